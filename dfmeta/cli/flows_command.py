@@ -115,18 +115,19 @@ def flows(
     snapshot = Snapshot()
     with contextlib.suppress(OvsdbError):  # OVSDB is only needed for names
         snapshot = read_snapshot(wanted.ovsdb)
-    found = compare(agent_of(conf), wanted, snapshot)
-    for problem in dict.fromkeys(found.problems.values()):
-        of = [bridge for bridge, text in found.problems.items() if text == problem]
+    compared = compare(agent_of(conf), wanted, snapshot)
+    for problem in dict.fromkeys(compared.problems.values()):
+        of = [bridge for bridge, text in compared.problems.items() if text == problem]
         which = "the flows" if len(of) == len(wanted.sides) else f"the flows of {of[0]}"
         click.echo(f"dfmeta: {problem}; {which} are shown unchecked", err=True)
-    names = _names(found.ports, snapshot, wanted)
+    names = _names(compared.ports, snapshot, wanted)
     columns = {field: field for field in FIELDS}
     if fmt != JSON:
         columns = (BRIDGE if wanted.meta is not None else {}) | COLUMNS
-    shown = [_row(entry, _named(entry, names, wanted)) for entry in found.rows]
+    shown = [_row(entry, _named(entry, names, wanted)) for entry in compared.rows]
     if port is not None:
-        guests = {(one.name, one.vid or None) for one in _asked(conf, found.ports, snapshot, port)}
+        named = _asked(conf, compared.ports, snapshot, port)
+        guests = {(guest.name, guest.vid or None) for guest in named}
         shown = [row for row in shown if (row["port"], row["vid"]) in guests]
     if fmt != JSON:
         # No flow has an address and a next hop.
@@ -139,9 +140,9 @@ def flows(
             for row in shown
         ]
     print_rows(shown, columns, fmt, styles=STYLES, drop=DROP, wide=wide)
-    for bridge, error in found.unread.items():
+    for bridge, error in compared.unread.items():
         click.echo(f"dfmeta: the flows of {bridge} are not shown: {error}", err=True)
-    if found.unread:
+    if compared.unread:
         sys.exit(1)
 
 
@@ -152,12 +153,12 @@ def _asked(
 
     :raises UsageError: when there is none.
     """
-    found = find(conf, ports, text)
-    if not found:
+    matching = find(conf, ports, text)
+    if not matching:
         wanted = settings(conf)
         why = find_port.no_port(snapshot, text, wanted=wanted, running=True)
         raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")
-    return found
+    return matching
 
 
 def _names(
@@ -166,16 +167,16 @@ def _names(
     """Return bridge → endpoint → names of the port and its instance."""
     names = {port.endpoint: (port.name, port.instance) for port in ports if port.ofport is not None}
     meta = wanted.meta.names if wanted.meta is not None else None
-    found = {wanted.bridge: names}
-    own = [(wanted.tap, wanted.home)]
+    by_bridge = {wanted.bridge: names}
+    dfmeta_ports = [(wanted.tap, wanted.home)]
     if meta is not None:
-        found[meta.bridge] = {}
-        own += [(meta.patch_int, wanted.bridge), (meta.patch_meta, meta.bridge)]
-    for name, bridge in own:
+        by_bridge[meta.bridge] = {}
+        dfmeta_ports += [(meta.patch_int, wanted.bridge), (meta.patch_meta, meta.bridge)]
+    for name, bridge in dfmeta_ports:
         port = snapshot.interface(name, bridge)
         if port is not None and port.ofport is not None:
-            found[bridge][Endpoint(port.ofport)] = (name, "")
-    return found
+            by_bridge[bridge][Endpoint(port.ofport)] = (name, "")
+    return by_bridge
 
 
 def _named(

@@ -28,24 +28,24 @@ def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
 
     wanted = settings(conf)
     snapshot = read_snapshot(wanted.ovsdb)
-    known = find_port.ovsdb_ports(snapshot, wanted.bridge)
-    found = find(conf, known, text)
-    found += [
-        one
-        for one in find_port.behind_trunk(known, snapshot, text, bridge=wanted.bridge)
-        if one not in found
+    ports = find_port.ovsdb_ports(snapshot, wanted.bridge)
+    matching = find(conf, ports, text)
+    matching += [
+        port
+        for port in find_port.behind_trunk(ports, snapshot, text, bridge=wanted.bridge)
+        if port not in matching
     ]
-    parents = [one for one in found if one.kind is not PortKind.SUBPORT]
+    parents = [port for port in matching if port.kind is not PortKind.SUBPORT]
     if len(parents) == 1:
-        return next(one for one in snapshot.interfaces if one.name == parents[0].name), snapshot
+        return next(row for row in snapshot.interfaces if row.name == parents[0].name), snapshot
     if parents:
-        names = ", ".join(one.name for one in parents)
+        names = ", ".join(port.name for port in parents)
         raise UsageError(cause=f"{text} has several ports: {names}", remedy="Name one of them")
-    if found and found[0].parent:
-        one = found[0]
+    if matching and matching[0].parent:
+        port = matching[0]
         raise UsageError(
-            cause=f"{one.name} is a subport of {one.parent}, with VID {one.segmentation_id}",
-            remedy=f"Give its parent: {one.parent} --vid {one.segmentation_id}",
+            cause=f"{port.name} is a subport of {port.parent}, with VID {port.segmentation_id}",
+            remedy=f"Give its parent: {port.parent} --vid {port.segmentation_id}",
         )
     why = find_port.no_port(snapshot, text, wanted=wanted, running=True)
     raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")
@@ -59,30 +59,31 @@ def find(conf: cfg.ConfigOpts, ports: Iterable[KnownPort], text: str) -> list[Kn
     :raises UsageError: when several instances have that name.
     """
     ports = tuple(ports)
-    found = list(find_port.named(ports, text))
-    if found and not all(text in one.names and text != one.name for one in found):
-        return found
-    found = found or _of_domain(conf, ports, text)
-    if not found:
+    matching = list(find_port.named(ports, text))
+    if matching and not all(text in port.names and text != port.name for port in matching):
+        return matching
+    matching = matching or _of_domain(conf, ports, text)
+    if not matching:
         named = find_port.named(with_record_names(conf, ports), text)
-        places = {(one.name, one.vid) for one in named}
-        found = [one for one in ports if (one.name, one.vid) in places]
-    if several := find_port.several(found):
+        places = {(port.name, port.vid) for port in named}
+        matching = [port for port in ports if (port.name, port.vid) in places]
+    if several := find_port.several(matching):
         raise UsageError(
             cause=f"several instances have the name {text}: {several}",
             remedy="Give the name of one of these ports",
         )
-    return found
+    return matching
 
 
 def _of_domain(conf: cfg.ConfigOpts, ports: tuple[KnownPort, ...], text: str) -> list[KnownPort]:
     """Return the ports of the libvirt domains on this host that have the name *text*."""
     from dfmeta.cli.store_target import Domains
 
-    return [port for one in Domains(conf).ids(text) for port in find_port.named(ports, one)]
+    instances = Domains(conf).ids(text)
+    return [port for instance in instances for port in find_port.named(ports, instance)]
 
 
 def with_record_names(conf: cfg.ConfigOpts, ports: Iterable[KnownPort]) -> list[KnownPort]:
     """Return *ports* with the names in the records of their instances, from the running daemon."""
-    known = agent_of(conf).record_names()
-    return [replace(port, record_names=known.get(port.instance, ())) for port in ports]
+    names = agent_of(conf).record_names()
+    return [replace(port, record_names=names.get(port.instance, ())) for port in ports]

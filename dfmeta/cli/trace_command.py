@@ -133,18 +133,18 @@ def trace(config_files: tuple[str, ...], *, port: str, family: str | None, vid: 
     conf = load_config(config_files)
     say(take_over(conf))
     scene = look(conf)
-    found = find(conf, scene.ports, port)
+    matching = find(conf, scene.ports, port)
     wanted, snapshot = scene.wanted, scene.snapshot
     trunks = find_port.behind_trunk(scene.ports, snapshot, port, bridge=wanted.bridge)
-    found += [one for one in trunks if one not in found]
-    behind, found = found, find_port.with_vid(found, vid)
-    if behind and not found:
+    matching += [each for each in trunks if each not in matching]
+    behind, matching = matching, find_port.with_vid(matching, vid)
+    if behind and not matching:
         _not_traced(f"{port} has no tagged subport with VID {vid}: see `dfmeta ports`")
-    if not found:
+    if not matching:
         _not_traced(find_port.no_port(snapshot, port, wanted=wanted, running=scene.running))
     if family == str(IPV6.version) and not scene.ip6:
         _not_traced(_without_ip6(scene))
-    stops = [follow(scene, one, [int(family)] if family else used(one)) for one in found]
+    stops = [follow(scene, each, [int(family)] if family else used(each)) for each in matching]
     sys.exit(1 if any(stops) else 0)
 
 
@@ -259,19 +259,19 @@ def _ways(port: KnownPort, tap: Tap, version: int) -> list[Way]:
     There is one for each address of the service that the guest uses; if it uses none, one for an
     address that is not known yet, to the first address of the service.
     """
-    found: dict[IPv6Address | None, Way] = {}
+    ways: dict[IPv6Address | None, Way] = {}
     for slot, address in sorted(port.addresses.items()):
         if address.ip.version == version:
-            found.setdefault(address.service, Way(slot, address, known=True))
+            ways.setdefault(address.service, Way(slot, address, known=True))
     service = tap.service(version)
-    if found or not service.guest_ips:
-        return list(found.values())
-    asked = service.guest_ips[0] if version == IPV6.version else ""
+    if ways or not service.guest_ips:
+        return list(ways.values())
+    target = service.guest_ips[0] if version == IPV6.version else ""
     slot = tap.keys.slots(version)[0]
     if isinstance(tap.keys, MetaKeys):
         # The slot of an address that is not known yet cannot be known: the daemon's own is traced.
         slot = tap.keys.probe_number(version)
-    return [Way(slot, trace_paths.unseen(port.mac, asked), known=False)]
+    return [Way(slot, trace_paths.unseen(port.mac, target), known=False)]
 
 
 def _follow_way(scene: Scene, port: KnownPort, tap: Tap, way: Way, *, alone: bool) -> str:
@@ -331,12 +331,12 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
         return parse(Vswitchd(run_folder(wanted.ovsdb)).trace(wanted.bridge, packet))
 
     if version == IPV6.version:
-        found = traced(trace_paths.solicitation(port, used, tap=tap))
-        leg = trace_paths.neighbour(found, port, used, tap=tap, layout=layout)
+        request = traced(trace_paths.solicitation(port, used, tap=tap))
+        leg = trace_paths.neighbour(request, port, used, tap=tap, layout=layout)
         yield from _steps("finds", leg)
     for hop in (port.next_hops or ()) if version == IPV4.version else ():
-        found = traced(trace_paths.arp_request(port, used.mac, hop=hop))
-        leg = trace_paths.next_hop(found, port, hop=hop, tap=tap, layout=layout)
+        request = traced(trace_paths.arp_request(port, used.mac, hop=hop))
+        leg = trace_paths.next_hop(request, port, hop=hop, tap=tap, layout=layout)
         yield from _steps("finds", leg)
     syn, label = traced(trace_paths.syn(port, used, tap=tap)), tap.keys.label(way.slot)
     leg = trace_paths.there(syn.first, port, version=version, tap=tap, layout=layout, label=label)
@@ -388,14 +388,14 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
 def _unanswered(patch: trace_patch.Patch) -> Iterator[str]:
     """Yield the lines on the return path over the patch while no answer can come."""
     for leg in patch.back():
-        yield from (f"  back   {one}" for one in leg.steps)
+        yield from (f"  back   {step}" for step in leg.steps)
         if leg.stop:
             yield f"         {leg.stop}"
             return
 
 
-def _legs(name: str, found: Iterable[trace_paths.Leg]) -> Iterator[str | Stop]:
-    for leg in found:
+def _legs(name: str, legs: Iterable[trace_paths.Leg]) -> Iterator[str | Stop]:
+    for leg in legs:
         yield from _steps(name, leg)
 
 
@@ -437,9 +437,9 @@ def _probe(scene: Scene, family: Family) -> Iterator[str | Stop]:
 
 
 def _experience(failure: GuestFailure) -> str:
-    said = "no answer" if failure.status is None else str(failure.status)
+    status = "no answer" if failure.status is None else str(failure.status)
     since = time_of_day(failure.since, datetime.now(UTC))
-    return f"{said} ({failure.brief}) since {since}: {failure.remedy}"
+    return f"{status} ({failure.brief}) since {since}: {failure.remedy}"
 
 
 def _controller(scene: Scene, port: KnownPort, way: Way) -> Iterator[str | Stop]:
@@ -466,20 +466,20 @@ def _without_daemon(
 
     The ports have the addresses for which the switch still has flows.
     """
-    found: dict[Endpoint, dict[int, GuestAddress]] = {}
+    addresses: dict[Endpoint, dict[int, GuestAddress]] = {}
     ip6: list[str] = []
     with contextlib.suppress(DfmetaError):  # without flows, trace the path of an unseen address
         seen = read_flows(Path(wanted.socket), wanted.layout).ours
         for endpoint, slot, address in addresses_of(seen, wanted.keys):
-            found.setdefault(endpoint, {})[slot] = address
-        own(wanted.keys, ((at, slot) for at, slots in found.items() for slot in slots))
-        flows = (one.flow for one in seen if one.flow is not None)
-        ip6 += [read_service(one) for one in flows if one.purpose is Purpose.SERVICE_ND]
+            addresses.setdefault(endpoint, {})[slot] = address
+        own(wanted.keys, ((at, slot) for at, slots in addresses.items() for slot in slots))
+        flows = (entry.flow for entry in seen if entry.flow is not None)
+        ip6 += [read_service(flow) for flow in flows if flow.purpose is Purpose.SERVICE_ND]
     ports = find_port.ovsdb_ports(snapshot, wanted.bridge)
     # In the order of the option, so that the same address is traced with and without the daemon.
-    ordered = tuple(one for one in wanted.ip6 if one in ip6)
-    known = (replace(port, addresses=found.get(port.endpoint, {})) for port in ports)
-    return tuple(known), ordered
+    ordered = tuple(address for address in wanted.ip6 if address in ip6)
+    with_addresses = (replace(port, addresses=addresses.get(port.endpoint, {})) for port in ports)
+    return tuple(with_addresses), ordered
 
 
 def _head(port: KnownPort, tap: Tap, way: Way) -> str:

@@ -35,7 +35,7 @@ class Patch:
         :param syn: the SYN's path through the integration bridge, if it is sent to the patch.
         """
         names = self.meta.names
-        wrong = next((one for one in self.findings if one.status is Status.WRONG), None)
+        wrong = next((finding for finding in self.findings if finding.status is Status.WRONG), None)
         if wrong is not None:
             yield Leg((), f"stops at the patch: {wrong.text}; {wrong.remedy}")
         if self.beyond is None:
@@ -47,19 +47,19 @@ class Patch:
                 (),
                 meta_trace_paths.not_crossed(syn, port=ends[0], peer=ends[1], bridge=names.bridge),
             )
-        found = self._traced(self.meta.names.bridge, self.beyond.syn(address))
-        yield self.beyond.there(found.on(self.meta.names.bridge))
+        trace = self._traced(self.meta.names.bridge, self.beyond.syn(address))
+        yield self.beyond.there(trace.on(self.meta.names.bridge))
 
     def back(self) -> Iterator[Leg]:
         """Yield the path of the SYN-ACK from tap-meta to the patch, and over it."""
         if self.beyond is None:
             return
         names = self.meta.names
-        found = self._traced(names.bridge, self.beyond.syn_ack())
-        yield self.beyond.back(found.on(names.bridge))
+        trace = self._traced(names.bridge, self.beyond.syn_ack())
+        yield self.beyond.back(trace.on(names.bridge))
         ends = names.patch_meta, names.patch_int
         stop = meta_trace_paths.not_crossed(
-            found, port=ends[0], peer=ends[1], bridge=self.wanted.bridge
+            trace, port=ends[0], peer=ends[1], bridge=self.wanted.bridge
         )
         yield Leg((), f"{meta_trace_paths.BACK}{stop}" if stop else "")
 
@@ -119,6 +119,6 @@ def missing(wanted: Settings, snapshot: Snapshot) -> str:
     """Return why the integration bridge has no patch port; empty: it needs none, or has it."""
     if wanted.meta is None:
         return ""
-    found = checks_meta.patch(snapshot, wanted, wanted.meta)
-    wrong = next((one for one in found if one.status is Status.WRONG), None)
+    findings = checks_meta.patch(snapshot, wanted, wanted.meta)
+    wrong = next((finding for finding in findings if finding.status is Status.WRONG), None)
     return f"{wrong.text}; {wrong.remedy}" if wrong is not None else ""

@@ -39,7 +39,7 @@ _OF_A_MACHINE: Final = (
 
 
 def ports(
-    known: Iterable[KnownPort],
+    all_ports: Iterable[KnownPort],
     wanted: Settings,
     *,
     running: bool,
@@ -47,11 +47,11 @@ def ports(
 ) -> Iterator[Finding]:
     """Check that each guest's port can be served. A dead port is not a fault: its owner wants it.
 
-    :param running: *known* comes from the running daemon, which has queried all identity sources.
+    :param running: *all_ports* comes from the daemon, which has queried all identity sources.
     :param snapshot: OVSDB's configuration, for the datapath's type and the devices' drivers.
     """
     by_state: dict[PortState, list[KnownPort]] = {}
-    for port in known:
+    for port in all_ports:
         by_state.setdefault(port.state, []).append(port)
     served = by_state.get(PortState.SERVED, [])
     strangers = [port for port in served if wanted.needs_project and running and not port.project]
@@ -239,9 +239,9 @@ def floods(flows: Iterable[Seen], names: Mapping[Endpoint, str]) -> Finding:
     )
 
 
-def next_hops(known: Sequence[KnownPort]) -> Iterator[Finding]:
+def next_hops(ports: Sequence[KnownPort]) -> Iterator[Finding]:
     """Check that no guest next hop is left out; no line if no guest has one."""
-    faulty = [(port, fault) for port in known for fault in port.next_hop_faults]
+    faulty = [(port, fault) for port in ports for fault in port.next_hop_faults]
     if faulty:
         yield wrong(
             "guest next hops are left out: "
@@ -250,35 +250,35 @@ def next_hops(known: Sequence[KnownPort]) -> Iterator[Finding]:
             "'external_ids:dfmeta-next-hops=\"<IP>=<MAC>\"'`, with the address and the MAC of the "
             "DHCP port",
         )
-    late = [port.name for port in known if port.next_hops is None]
+    late = [port.name for port in ports if port.next_hops is None]
     if late:
         yield unknown(
             f"Neutron has not given the guest next hops of {listed(late)} yet: see source-neutron"
         )
-    hops = [hop for port in known for hop in port.next_hops or ()]
+    hops = [hop for port in ports for hop in port.next_hops or ()]
     if hops and not faulty:
-        ports = sum(bool(port.next_hops) for port in known)
+        count = sum(bool(port.next_hops) for port in ports)
         bare = sum(not hop.mac for hop in hops)
         without = f", {bare} of them with tap-metadata's MAC instead of their own" if bare else ""
-        yield ok(f"{ports} ports have {len(hops)} guest next hops{without}")
+        yield ok(f"{count} ports have {len(hops)} guest next hops{without}")
 
 
-def guests(known: Sequence[KnownPort], now: datetime) -> Iterator[Finding]:
+def guests(ports: Sequence[KnownPort], now: datetime) -> Iterator[Finding]:
     """Check that each guest that has asked for metadata got it.
 
-    :param known: the guests' ports, from the running daemon.
+    :param ports: the guests' ports, from the running daemon.
     :param now: the time now, in UTC.
     """
-    asked = sum(port.asked for port in known)
+    senders = sum(port.asked for port in ports)
     kinds: dict[tuple[int | None, str], list[tuple[KnownPort, GuestFailure]]] = {}
-    for port in known:
+    for port in ports:
         if port.failure is not None:
             kind = port.failure.status, port.failure.brief
             kinds.setdefault(kind, []).append((port, port.failure))
     if not kinds:
         yield ok(
-            f"no guest fails, of {asked} that have sent requests since dfmeta-agent's start; "
-            f"{len(known) - asked} of {len(known)} guests have sent none"
+            f"no guest fails, of {senders} that have sent requests since dfmeta-agent's start; "
+            f"{len(ports) - senders} of {len(ports)} guests have sent none"
         )
         return
     failing = sum(map(len, kinds.values()))
@@ -288,7 +288,7 @@ def guests(known: Sequence[KnownPort], now: datetime) -> Iterator[Finding]:
         named = listed(_since(port, failure, now) for port, failure in latest)
         remedy = latest[0][1].remedy
         yield wrong(
-            f"{len(failures)} of {asked} guests that have sent requests get "
+            f"{len(failures)} of {senders} guests that have sent requests get "
             f"{'no answer' if status is None else status} ({brief}): {named}",
             remedy if len(failures) == 1 else f"{remedy}; {ALL}",
         )

@@ -180,20 +180,20 @@ def connections(engine: EngineFacts) -> Finding:
 
 def guest_map(engine: EngineFacts) -> Finding:
     """Check that haproxy's map has the guests of the registry."""
-    found = engine.map
-    if found is None:
+    facts = engine.map
+    if facts is None:
         return unknown("haproxy has not told its map")
     counts = {
-        "missing": found.missing,
-        "superfluous": found.superfluous,
-        "different": found.different,
+        "missing": facts.missing,
+        "superfluous": facts.superfluous,
+        "different": facts.different,
     }
     faults = [f"{count} {kind}" for kind, count in counts.items() if count]
     if not faults:
-        return ok(f"haproxy's map has the {found.entries} addresses of its guests")
+        return ok(f"haproxy's map has the {facts.entries} addresses of its guests")
     return wrong(
         f"haproxy's map differs from dfmeta-agent's guests: {', '.join(faults)}, of "
-        f"{found.entries} entries",
+        f"{facts.entries} entries",
         "`systemctl restart dfmeta-agent`",
     )
 

@@ -67,7 +67,9 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
     """
     ip, bits = wanted.host_ip, wanted.family.bits
     flags = " nodad noprefixroute" if wanted.family is IPV6 else ""
-    holders = {(name, one.network.prefixlen) for name, one in host.addresses if str(one.ip) == ip}
+    holders = {
+        (name, held.network.prefixlen) for name, held in host.addresses if str(held.ip) == ip
+    }
     others = sorted(name for name, _ in holders if name != wanted.tap)
     if others and host.way_back != wanted.tap:
         return wrong(
@@ -118,7 +120,7 @@ def _rule(host: HostFacts, wanted: Settings, selector: str) -> Finding | None:
 
 
 def _rule_of(host: HostFacts, selector: str) -> RuleFact | None:
-    return next((one for one in host.rules if one.selector.startswith(f"{selector} ")), None)
+    return next((rule for rule in host.rules if rule.selector.startswith(f"{selector} ")), None)
 
 
 def _add(rule: RuleFact, wanted: Settings) -> str:
@@ -176,8 +178,9 @@ def way_back(host: HostFacts, wanted: Settings) -> Finding | None:
 
 def _late(host: HostFacts, wanted: Settings) -> Finding:
     """Return the line on a rule of another program that takes the answers to guests."""
-    own = next((f"{rule.priority}: {rule.selector} lookup" for rule in host.rules), "")
-    behind = f"dfmeta's rule '{own} {wanted.route_table}'" if own else "the main table's rule"
+    table = wanted.route_table
+    rules = [f"'{rule.priority}: {rule.selector} lookup {table}'" for rule in host.rules]
+    behind = f"dfmeta's rule {rules[0]}" if rules else "the main table's rule"
     return wrong(
         f"answers to guests do not leave by {wanted.tap} but: {host.way_back}; the rule "
         f"'{host.contender}' of another program comes before {behind}",
@@ -207,9 +210,9 @@ def rp_filter(host: HostFacts, wanted: Settings) -> Finding:
     since the route to a key is then looked up in dfmeta's table. Without it only 0 is certain to
     work.
     """
-    everywhere, own = host.rp_filter
-    effective = max(everywhere, own)
-    text = f"rp_filter is {effective} on {wanted.tap} (all {everywhere}, its own {own})"
+    everywhere, on_device = host.rp_filter
+    effective = max(everywhere, on_device)
+    text = f"rp_filter is {effective} on {wanted.tap} (all {everywhere}, its own {on_device})"
     from_rule = _rule_of(host, "from")
     if effective == 0 or from_rule is None or from_rule.there:
         reason = f"the rule {from_rule.selector}" if from_rule else f"a route to {wanted.network}"
@@ -259,18 +262,18 @@ def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
     if wanted.port is None:
         return unknown("port = 0, and no daemon has stored its port in state_path yet")
     where = HttpHost(wanted.host_ip, wanted.port).authority
-    there = [
-        one
-        for one in host.listeners
-        if one.port == wanted.port
-        and (str(one.address) == wanted.host_ip or one.address.is_unspecified)
+    listeners = [
+        sock
+        for sock in host.listeners
+        if sock.port == wanted.port
+        and (str(sock.address) == wanted.host_ip or sock.address.is_unspecified)
     ]
-    if any(one.inode == wanted.listener for one in there):
+    if any(sock.inode == wanted.listener for sock in listeners):
         if running:
             return ok(f"the proxy listens on {where}, on {wanted.tap} alone")
         return ok(f"{where} on {wanted.tap} is kept open for the next dfmeta-agent")
-    if there:
-        other = HttpHost(str(there[0].address), there[0].port)
+    if listeners:
+        other = HttpHost(str(listeners[0].address), listeners[0].port)
         return wrong(
             f"another program listens on {other.authority}",
             f"find it (`ss -ltnp sport = :{wanted.port}`) and stop it, or set {_port(wanted)} to "
@@ -353,10 +356,10 @@ def path(facts: PathFacts, wanted: Settings) -> Finding:
 def _lines(wanted: Settings) -> str:
     """Return the names of the checks of which one may name the cause."""
     end = "-ipv6" if wanted.family is IPV6 else ""
-    names = [f"{one}{end}" for one in _LINES[wanted.family.version]]
+    names = [f"{name}{end}" for name in _LINES[wanted.family.version]]
     if wanted.meta is not None:
-        rules = {f"{one}{end}" for one in _RULES}
-        names = ["meta-patch", "flows", *(one for one in names if one not in rules)]
+        rules = {f"{name}{end}" for name in _RULES}
+        names = ["meta-patch", "flows", *(name for name in names if name not in rules)]
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
@@ -385,7 +388,7 @@ def firewall(chains: tuple[Chain, ...] | None, version: int) -> Finding:
     """
     if chains is None:
         return unknown("neither nft nor iptables can be run")
-    names = [one.name for one in chains if version in one.versions]
+    names = [chain.name for chain in chains if version in chain.versions]
     if not names:
         return ok("no base chain of the packet filter has the policy drop")
     return ok(

@@ -29,20 +29,20 @@ def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str =
     :param cause: why its flows could not be read; empty if they were, or were not asked for.
     """
     name = meta.names.bridge
-    found, main = snapshot.bridge(name), snapshot.bridge(wanted.bridge)
-    if found is None:
+    row, main = snapshot.bridge(name), snapshot.bridge(wanted.bridge)
+    if row is None:
         return wrong(f"there is no bridge {name}", MAKES)
     others = _others(snapshot, meta)
-    mode = found.fail_mode or "standalone"
+    mode = row.fail_mode or "standalone"
     # dfmeta-agent does not set it on a bridge of others, who may rely on it.
-    keeps = bool(others) and _MARK not in found.external_ids
+    keeps = bool(others) and _MARK not in row.external_ids
     if mode != SECURE and not keeps:
         return wrong(
             f"{name} has fail_mode={mode}: without dfmeta's flows it would pass frames between its "
             "ports",
             f"`ovs-vsctl set-fail-mode {name} {SECURE}`",
         )
-    kinds = [one.datapath_type or _SYSTEM for one in (found, main or found)]
+    kinds = [each.datapath_type or _SYSTEM for each in (row, main or row)]
     if kinds[0] != kinds[1]:
         by = (
             f"set [df_metadata] meta_bridge to another name, or remove the ports of others: "
@@ -67,9 +67,9 @@ def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str =
 def _others(snapshot: Snapshot, meta: MetaSide) -> list[str]:
     """Return the names of the ports of others on the second bridge."""
     names = meta.names
-    known = {names.bridge, names.tap, names.patch_meta}
-    there = (one.name for one in snapshot.interfaces if one.bridge == names.bridge)
-    return [one for one in there if one not in known]
+    dfmeta_ports = {names.bridge, names.tap, names.patch_meta}
+    present = (row.name for row in snapshot.interfaces if row.bridge == names.bridge)
+    return [name for name in present if name not in dfmeta_ports]
 
 
 def patch(
@@ -98,8 +98,8 @@ def patch(
 
 def patch_vlan(snapshot: Snapshot, wanted: Settings, meta: MetaSide) -> Iterator[Finding]:
     """Check that no frames are flooded over the patch; no line if neither end exists."""
-    found = (snapshot.interface(name, of) for name, of, _peer in _ends(wanted, meta))
-    rows = [row for row in found if row is not None]
+    ends = (snapshot.interface(name, of) for name, of, _peer in _ends(wanted, meta))
+    rows = [row for row in ends if row is not None]
     faults = [fault for row in rows if (fault := flooded(row)) is not None]
     yield from faults
     if rows and not faults:
@@ -142,38 +142,38 @@ def _end(
     snapshot: Snapshot, name: str, of: str, peer: str, bits: Mapping[int, PortBits], /
 ) -> Finding | None:
     """Return the fault of one end of the patch; None: it has none."""
-    found = snapshot.interface(name, of)
-    if found is None:
+    row = snapshot.interface(name, of)
+    if row is None:
         return absent(name, of, snapshot)
-    if found.type != "patch" or found.options.get("peer") != peer:
+    if row.type != "patch" or row.options.get("peer") != peer:
         return wrong(
-            f"{name} is not a patch port with the peer {peer}: type={found.type or '[]'}, "
-            f"peer={found.options.get('peer', '[]')}",
+            f"{name} is not a patch port with the peer {peer}: type={row.type or '[]'}, "
+            f"peer={row.options.get('peer', '[]')}",
             f"`ovs-vsctl set Interface {name} type=patch options:peer={peer}`",
         )
-    if found.ofport is None:
+    if row.ofport is None:
         return wrong(
-            f"Open vSwitch has given {name} no port number: {found.error or 'it may not run'}",
+            f"Open vSwitch has given {name} no port number: {row.error or 'it may not run'}",
             f"`ovs-vsctl del-port {of} {name}`; dfmeta-agent makes it again",
         )
-    known = bits.get(found.ofport)
-    cut = cut_of(known.of_switch() if known is not None else None, name, bridge=of)
+    port_bits = bits.get(row.ofport)
+    cut = cut_of(port_bits.of_switch() if port_bits is not None else None, name, bridge=of)
     if cut is not None:
         return wrong(f"{name} is cut off, so no guest is served: {cut.cause}", cut.remedy)
     return None
 
 
-def tap_fault(found: Interface, names: MetaNames) -> Finding | None:
+def tap_fault(row: Interface, names: MetaNames) -> Finding | None:
     """Return the fault of tap-meta that tap-metadata cannot have; None: it has none."""
-    if found.type != "internal":
+    if row.type != "internal":
         return wrong(
-            f"{found.name} is not internal: another program made or changed it",
-            f"`ovs-vsctl set Interface {found.name} type=internal`",
+            f"{row.name} is not internal: another program made or changed it",
+            f"`ovs-vsctl set Interface {row.name} type=internal`",
         )
-    if found.mac_in_use and found.mac_in_use != names.mac:
+    if row.mac_in_use and row.mac_in_use != names.mac:
         return wrong(
-            f"{found.name} has the MAC {found.mac_in_use}, not {names.mac}, the gateway's Meta MAC",
-            f"`ovs-vsctl set Interface {found.name} mac='\"{names.mac}\"'`",
+            f"{row.name} has the MAC {row.mac_in_use}, not {names.mac}, the gateway's Meta MAC",
+            f"`ovs-vsctl set Interface {row.name} mac='\"{names.mac}\"'`",
         )
     return None
 
@@ -193,22 +193,22 @@ def mappings(
     faults = [_mapped(snapshot, name, remedy)]
     if flows is not None:
         flows, names = tuple(flows), (meta.names.tap, meta.names.patch_meta)
-        ports = (snapshot.interface(one, name) for one in names)
-        ofports = tuple(one.ofport for one in ports if one is not None)
+        ports = (snapshot.interface(port, name) for port in names)
+        ofports = tuple(row.ofport for row in ports if row is not None)
         faults += [_before(flows, meta, remedy, ofports), _normal(flows, meta, remedy)]
-    found = [one for one in faults if one is not None]
-    yield from found
-    if not found and flows is None:
+    findings = [fault for fault in faults if fault is not None]
+    yield from findings
+    if not findings and flows is None:
         yield unknown(f"the flows of {name} cannot be read")
-    elif not found:
+    elif not findings:
         yield ok(f"there is no sign that another program configures {name}")
 
 
 def _mapped(snapshot: Snapshot, name: str, remedy: str) -> Finding | None:
     """Return a warning if OVSDB itself has a mapping to the second bridge."""
     for key, value in sorted(snapshot.external_ids.items()):
-        pairs = [one.strip().partition(":")[::2] for one in value.split(",")]
-        physical = [one for one, to in pairs if to == name]
+        pairs = [pair.strip().partition(":")[::2] for pair in value.split(",")]
+        physical = [network for network, to in pairs if to == name]
         if key.endswith(_MAPPINGS) and physical:
             return warning(
                 f"external_ids:{key} of Open_vSwitch maps the network {physical[0]} to {name}, "
@@ -237,34 +237,35 @@ def _before(
         )
     }
     taking = [
-        one
-        for one in flows
-        if one.priority >= least.get(one.table, one.priority + 1)
-        and one.match.get("in_port") in (None, *ofports)
+        flow
+        for flow in flows
+        if flow.priority >= least.get(flow.table, flow.priority + 1)
+        and flow.match.get("in_port") in (None, *ofports)
     ]
     if not taking:
         return None
-    one = taking[0]
+    flow = taking[0]
     return wrong(
         f"{len(taking)} flows of another program on {meta.names.bridge} may take guests' packets "
-        f"before dfmeta's flows, the first in table {one.table}: cookie {one.cookie:#x}, priority "
-        f"{one.priority}, actions={one.actions}",
-        f"{remedy}; then {_removal(meta, one)}",
+        f"before dfmeta's flows, the first in table {flow.table}: cookie {flow.cookie:#x}, "
+        f"priority {flow.priority}, actions={flow.actions}",
+        f"{remedy}; then {_removal(meta, flow)}",
     )
 
 
 def _normal(flows: tuple[Foreign, ...], meta: MetaSide, remedy: str) -> Finding | None:
     """Return a warning if another program forwards frames on the second bridge."""
-    normal = [one for one in flows if _NORMAL in one.actions]
+    normal = [flow for flow in flows if _NORMAL in flow.actions]
     least = meta.layout.priority(MetaPurpose.META_OTHER_DROP)
-    if not normal or any(one.priority >= least for one in normal):
+    if not normal or any(flow.priority >= least for flow in normal):
         return None
-    one = normal[0]
+    flow = normal[0]
     return warning(
         f"another program has a flow with the action NORMAL on {meta.names.bridge} (cookie "
-        f"{one.cookie:#x}, priority {one.priority}), as Neutron's agent has on each bridge of its "
-        "bridge_mappings; guests are served, and other ports of that bridge can reach each other",
-        f"{remedy}; then {_removal(meta, one)}",
+        f"{flow.cookie:#x}, priority {flow.priority}), as Neutron's agent has on each bridge of "
+        "its bridge_mappings; guests are served, and other ports of that bridge can reach each "
+        "other",
+        f"{remedy}; then {_removal(meta, flow)}",
     )
 
 
@@ -273,14 +274,14 @@ def _removal(meta: MetaSide, flow: Foreign) -> str:
     return f'`ovs-ofctl del-flows {meta.names.bridge} "{where}"`'
 
 
-def room(known: Sequence[KnownPort], wanted: Settings) -> Finding:
+def room(ports: Sequence[KnownPort], wanted: Settings) -> Finding:
     """Check that each port has a Meta IP.
 
-    :param known: the guests' ports, from the running daemon.
+    :param ports: the guests' ports, from the running daemon.
     """
     without = [
         f"{port.name} (VID {port.vid})" if port.vid else port.name
-        for port in known
+        for port in ports
         if port.state is PortState.NO_META_IP
     ]
     network = wanted.keys.network(4)
@@ -292,24 +293,24 @@ def room(known: Sequence[KnownPort], wanted: Settings) -> Finding:
             "set [METADATA] provider_cidr to a larger network, such as 240.0.0.0/16, and "
             "`systemctl restart dfmeta-agent`",
         )
-    used = sum(len(port.addresses) for port in known)
+    used = sum(len(port.addresses) for port in ports)
     return ok(
-        f"each port has its Meta IP: {len(known)} ports, {used} addresses in use, {size} Meta IPs "
+        f"each port has its Meta IP: {len(ports)} ports, {used} addresses in use, {size} Meta IPs "
         f"in {network}"
     )
 
 
-def ids(known: Iterable[KnownPort], stored: Mapping[str, MetaIds]) -> Finding:
+def ids(ports: Iterable[KnownPort], stored: Mapping[str, MetaIds]) -> Finding:
     """Check that OVSDB has the Meta IP of each port, which the next daemon reads there.
 
-    :param known: the guests' ports, from the running daemon.
+    :param ports: the guests' ports, from the running daemon.
     :param stored: name of a port → its Meta addresses in OVSDB.
     """
     differing = [
-        f"{port.name} ({there or 'none'}, in use: {used})"
-        for port in known
+        f"{port.name} ({stored_id or 'none'}, in use: {used})"
+        for port in ports
         if port.name in stored
-        for there, used in _differences(stored[port.name], port)
+        for stored_id, used in _differences(stored[port.name], port)
     ]
     if differing:
         return wrong(
@@ -323,6 +324,6 @@ def ids(known: Iterable[KnownPort], stored: Mapping[str, MetaIds]) -> Finding:
 
 def _differences(stored: MetaIds, port: KnownPort) -> Iterator[tuple[str, str]]:
     """Return those Meta addresses of OVSDB, each with the one in use, that differ from it."""
-    for there, used in zip(stored, MetaIds(port.key, port.label, port.key6), strict=True):
-        if used and there != used:
-            yield there, used
+    for stored_id, used in zip(stored, MetaIds(port.key, port.label, port.key6), strict=True):
+        if used and stored_id != used:
+            yield stored_id, used

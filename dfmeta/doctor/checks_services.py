@@ -100,7 +100,7 @@ def nova_guests(facts: Sequence[GuestFact], *, of: int) -> Finding:
     others = [fact for fact in answered if fact.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)]
     if absent:
         named = listed(
-            f"{one.port} (instance {one.instance}, project {one.project})" for one in absent
+            f"{guest.port} (instance {guest.instance}, project {guest.project})" for guest in absent
         )
         return wrong(
             f"Nova has no such instance in that project (404) for {len(absent)} of {bound}: "
@@ -108,7 +108,7 @@ def nova_guests(facts: Sequence[GuestFact], *, of: int) -> Finding:
             _PROJECT.format(absent[0].instance),
         )
     if others:
-        named = listed(f"{one.port} ({one.status})" for one in others)
+        named = listed(f"{guest.port} ({guest.status})" for guest in others)
         return wrong(
             f"Nova answers neither 200 nor 404 for {len(others)} of {bound}: {named}",
             "read Nova's log: `journalctl -u nova-api-metadata` on that host",
@@ -205,7 +205,7 @@ def _neutron_ports(facts: NeutronFacts, host: str) -> Finding:
             "it may not see other projects' ports, or this is another cloud's Neutron",
             _ROLE,
         )
-    hosts = {one for one in facts.seen.values() if one}
+    hosts = {name for name in facts.seen.values() if name}
     if hosts and host not in hosts:
         return wrong(
             f"Neutron has this host's ports on {listed(sorted(hosts))}, and [neutron] host is "

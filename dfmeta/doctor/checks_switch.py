@@ -80,14 +80,14 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers if number.isdecimal())
 
 
-def bridge(found: Bridge | None, wanted: Settings) -> Finding:
+def bridge(row: Bridge | None, wanted: Settings) -> Finding:
     """Check that OVSDB has the integration bridge."""
-    if found is None:
+    if row is None:
         return wrong(
             f"there is no bridge {wanted.bridge}",
             f"`ovs-vsctl add-br {wanted.bridge}`, or correct [df_metadata] integration_bridge",
         )
-    return ok(f"OVSDB has the bridge {found.name}")
+    return ok(f"OVSDB has the bridge {row.name}")
 
 
 def socket(cause: str, wanted: Settings) -> Finding:
@@ -174,7 +174,7 @@ def foreign_flows(
     flows = tuple(flows)
     ips = (wanted.ip, *ip6)
     waiting = _awaiting_activation(flows)
-    paused = [ports[Endpoint(one)] for one in waiting if Endpoint(one) in ports]
+    paused = [ports[Endpoint(ofport)] for ofport in waiting if Endpoint(ofport) in ports]
     if paused:
         yield ok(
             f"waits for activation (live migration): {listed(paused)}: OVN drops what comes from "
@@ -186,7 +186,7 @@ def foreign_flows(
         if flow.priority >= hook
         and not flow.hands_on
         and not (flow.priority in _ACTIVATION and flow.match.get("in_port") in waiting)
-        and (ip := next((one for one in ips if takes(flow.match, ports, ip=one)), ""))
+        and (ip := next((address for address in ips if takes(flow.match, ports, ip=address)), ""))
     ]
     for flow, ip in above:
         ofport = flow.match.get("in_port")
@@ -322,7 +322,7 @@ def fail_mode(bridge: Bridge, trace: str, cause: str = "") -> Finding:
     if not is_at_risk(bridge):
         why = "has no controller" if not bridge.controllers else "has fail_mode secure"
         return ok(f"{bridge.name} {why}: it keeps to its flows")
-    away = listed(one.target for one in bridge.controllers if not one.connected)
+    away = listed(row.target for row in bridge.controllers if not row.connected)
     if _FAIL_OPEN.search(trace):
         return wrong(
             f"no controller of {bridge.name} answers ({away}), and fail_mode is not secure: a flow "
@@ -332,7 +332,7 @@ def fail_mode(bridge: Bridge, trace: str, cause: str = "") -> Finding:
         )
     if cause:
         return unknown(f"not checked: {cause}")
-    if all(not one.connected for one in bridge.controllers):
+    if all(not controller.connected for controller in bridge.controllers):
         return warning(
             f"no controller of {bridge.name} answers ({away}), and fail_mode is not secure: Open "
             "vSwitch is about to take all packets by a flow of its own (fail open)",

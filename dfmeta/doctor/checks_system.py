@@ -54,17 +54,17 @@ def conntrack(facts: ConntrackFacts, *, rate: int) -> Finding:
 
     :param rate: connections per second that a guest may open on average.
     """
-    there, room, needed = facts.count, facts.room, int(rate * facts.kept / ONE_GUESTS_SHARE)
+    count, room, needed = facts.count, facts.room, int(rate * facts.kept / ONE_GUESTS_SHARE)
     past = _full_before(facts)
-    if room is None or not (there or past):
+    if room is None or not (count or past):
         return ok("the host does not track connections")
     if not room:
-        return ok(f"{there} entries of conntrack are taken, and it has no limit")
-    taken = f"{there} of {room} entries of conntrack are taken"
+        return ok(f"{count} entries of conntrack are taken, and it has no limit")
+    taken = f"{count} of {room} entries of conntrack are taken"
     if facts.guests is not None:
         taken += f", {facts.guests} of them by connections to the proxy"
     more = f"`sysctl -w net.netfilter.nf_conntrack_max={max(needed, 2 * room)}`"
-    if there >= NEARLY_FULL * room:
+    if count >= NEARLY_FULL * room:
         return wrong(
             f"{taken}: when the table is full, new connections are dropped, also those of "
             f"guests{past}",
@@ -103,14 +103,14 @@ def neighbours(limits: LimitFacts) -> Finding:
     """
     if limits.neighbours_max is None:
         return ok("the limit of the neighbour table cannot be read in this network namespace")
-    there, room = limits.neighbours, limits.neighbours_max
-    if there >= NEARLY_FULL * room:
+    count, room = limits.neighbours, limits.neighbours_max
+    if count >= NEARLY_FULL * room:
         return wrong(
-            f"{there} of {room} entries of the neighbour table are taken: when it is full, the "
+            f"{count} of {room} entries of the neighbour table are taken: when it is full, the "
             "host's own packets to new neighbours are dropped",
             f"`sysctl -w net.ipv4.neigh.default.gc_thresh3={2 * room}`, in /etc/sysctl.d too",
         )
-    return ok(f"{there} of {room} entries of the neighbour table are taken")
+    return ok(f"{count} of {room} entries of the neighbour table are taken")
 
 
 def local_ports(limits: LimitFacts, *, needed: int) -> Finding:
@@ -182,7 +182,7 @@ def networkd(facts: NetworkdFacts, wanted: Settings) -> Finding:
     if not facts.running:
         return ok("systemd-networkd does not run")
     if facts.managed:
-        lines = "".join(f"\\n{one}=no" for one in facts.managed)
+        lines = "".join(f"\\n{setting}=no" for setting in facts.managed)
         return wrong(
             "systemd-networkd removes rules and routes of other programs "
             f"({', '.join(facts.managed)}): at each of its restarts the answers from {wanted.tap} "

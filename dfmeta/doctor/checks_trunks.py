@@ -27,36 +27,37 @@ _TRUNK: Final = ("dfmeta", "trunk")
 _LOG: Final = "read the log of dfmeta-agent; `dfmeta attachment gc` tries again at once"
 
 
-def trunks(known: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
+def trunks(ports: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
     """Check that each entry of a list describes a subport, that each subport and each parent has a
     trunk, and that frames of the subports' MTU pass it and stay on it.
 
     No line if there is no trunk.
 
-    :param known: the guests' ports.
+    :param ports: the guests' ports.
     :param snapshot: OVSDB's configuration.
     :param bridge: name of the integration bridge.
     """
-    subports = [port for port in known if port.kind is PortKind.SUBPORT]
-    parents = [port for port in known if port.kind is PortKind.PARENT]
-    found = [
-        *_faults(known),
+    subports = [port for port in ports if port.kind is PortKind.SUBPORT]
+    parents = [port for port in ports if port.kind is PortKind.PARENT]
+    findings = [
+        *_faults(ports),
         *_lonely_entries(parents, subports, snapshot, bridge),
         *_loose(subports),
         *_peerless(parents, snapshot, bridge),
         *_joined(parents, snapshot, bridge),
         *_too_large(snapshot, bridge),
     ]
-    yield from found
-    if (subports or parents) and not found:
-        own = sum(bool(port.instance) for port in subports)
+    yield from findings
+    if (subports or parents) and not findings:
+        with_instance = sum(bool(port.instance) for port in subports)
         yield ok(
-            f"{len(parents)} trunks with {len(subports)} subports, {own} of them with an instance"
+            f"{len(parents)} trunks with {len(subports)} subports, {with_instance} of them with an "
+            "instance"
         )
 
 
-def _faults(known: Sequence[KnownPort]) -> Iterator[Finding]:
-    faulty = [(port, fault) for port in known for fault in port.subport_faults]
+def _faults(ports: Sequence[KnownPort]) -> Iterator[Finding]:
+    faulty = [(port, fault) for port in ports for fault in port.subport_faults]
     if faulty:
         name = faulty[0][0].name
         yield wrong(
@@ -110,19 +111,19 @@ def _loose(subports: Sequence[KnownPort]) -> Iterator[Finding]:
 def _patches(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> Iterator[Interface]:
     """Yield the parents' patch ports: a trunk with a bridge of its own has one."""
     for port in parents:
-        found = snapshot.interface(port.name, bridge)
-        if found is not None and found.type == _PATCH:
-            yield found
+        row = snapshot.interface(port.name, bridge)
+        if row is not None and row.type == _PATCH:
+            yield row
 
 
 def _peerless(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
     """Find parents whose patch leads to no trunk."""
-    there = {one.name for one in snapshot.interfaces}
+    names = {row.name for row in snapshot.interfaces}
     lost = [
-        one for one in _patches(parents, snapshot, bridge) if one.options.get("peer") not in there
+        row for row in _patches(parents, snapshot, bridge) if row.options.get("peer") not in names
     ]
     if lost:
-        texts = (f"{one.name} (peer {one.options.get('peer') or 'not set'})" for one in lost)
+        texts = (f"{row.name} (peer {row.options.get('peer') or 'not set'})" for row in lost)
         yield wrong(
             f"patches of trunk parents lead nowhere: {listed(texts)}",
             "restart Neutron's agent, or remove what an earlier trunk has left: `ovs-vsctl "
@@ -133,13 +134,13 @@ def _peerless(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> 
 def _joined(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
     """Find parents that the action NORMAL joins with other trunks: they have no local VLAN."""
     joined = [
-        one
-        for one in _patches(parents, snapshot, bridge)
-        if one.tag is None and one.vlan_mode != _ACCESS
+        row
+        for row in _patches(parents, snapshot, bridge)
+        if row.tag is None and row.vlan_mode != _ACCESS
     ]
     if joined:
         yield warning(
-            f"trunk parents without a local VLAN: {listed(one.name for one in joined)}: where "
+            f"trunk parents without a local VLAN: {listed(row.name for row in joined)}: where "
             f"{bridge} forwards with the action NORMAL, tagged frames of their trunks reach other "
             "ports, such as other trunks with the same VLAN ids",
             f"restart Neutron's agent, or `ovs-vsctl set Port {joined[0].name} tag=<local VLAN>`",
@@ -148,19 +149,19 @@ def _joined(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> It
 
 def _too_large(snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
     """Find subports whose frames do not pass the interface of their VM."""
-    here = [one for one in snapshot.interfaces if one.bridge == bridge]
-    most = {one.name: mtu_behind(one, snapshot) for one in here}
+    here = [row for row in snapshot.interfaces if row.bridge == bridge]
+    most = {row.name: mtu_behind(row, snapshot) for row in here}
     large = [
         (port, most[port.parent])
-        for one in here
-        for port in one.ports
+        for row in here
+        for port in row.ports
         if port.kind is PortKind.SUBPORT and port.mtu > most.get(port.parent, 0) > 0
     ]
     if large:
         port, mtu = large[0]
         texts = (
-            f"{one.parent} (VID {one.segmentation_id}: {one.mtu}, parent: {limit})"
-            for one, limit in large
+            f"{port.parent} (VID {port.segmentation_id}: {port.mtu}, parent: {limit})"
+            for port, limit in large
         )
         yield warning(
             f"the MTU of subports is larger than that of their parent: {listed(texts)}: larger "
@@ -175,15 +176,15 @@ def mtu_behind(parent: Interface, snapshot: Snapshot) -> int:
     if parent.type != _PATCH:
         return parent.mtu
     peer, iface_id = parent.options.get("peer"), parent.external_ids.get("iface-id")
-    trunks = {one.bridge for one in snapshot.interfaces if one.name == peer}
-    found = [
-        one.mtu
-        for one in snapshot.interfaces
-        if one.bridge in trunks
-        and one.type != _PATCH
-        and one.external_ids.get("iface-id") == iface_id
+    trunks = {row.bridge for row in snapshot.interfaces if row.name == peer}
+    mtus = [
+        row.mtu
+        for row in snapshot.interfaces
+        if row.bridge in trunks
+        and row.type != _PATCH
+        and row.external_ids.get("iface-id") == iface_id
     ]
-    return found[0] if len(found) == 1 else 0
+    return mtus[0] if len(mtus) == 1 else 0
 
 
 def leads_to_trunk(port: KnownPort, snapshot: Snapshot | None, bridge: str) -> bool:
@@ -247,32 +248,32 @@ def attachments(
     if facts.cause:
         yield wrong(f"the attachments cannot be read: {facts.cause}", _LOG)
         return
-    found = [*_waiting(facts, now), *_full(facts), *_homeless(facts), *_dead(facts)]
+    findings = [*_waiting(facts, now), *_full(facts), *_homeless(facts), *_dead(facts)]
     if facts.local:
-        found += [*_planes(facts, snapshot), *_large(facts, snapshot, bridge)]
+        findings += [*_planes(facts, snapshot), *_large(facts, snapshot, bridge)]
     else:
-        found += _entries(facts, snapshot, bridge)
-    yield from found
-    if not found:
+        findings += _entries(facts, snapshot, bridge)
+    yield from findings
+    if not findings:
         vms = len({row.port for row in facts.rows})
         yield ok(f"{len(facts.rows)} attachments of {vms} VMs")
 
 
 def left(snapshot: Snapshot) -> Iterator[Finding]:
     """Report the ports of attachments on a host where attachments are off."""
-    names = sorted(one.name for one in snapshot.interfaces if KEY in one.external_ids)
+    names = sorted(row.name for row in snapshot.interfaces if KEY in row.external_ids)
     if names:
         yield warning(
             f"attachments are off, and their ports are left: {listed(names)}: no program removes "
             "them",
             f"if the containers are gone, `ovs-vsctl del-port {names[0]}` for each of them",
         )
-    entries = sorted((one.name, one.vid) for one in _tagged(snapshot.interfaces).values())
+    entries = sorted((port.name, port.vid) for port in _tagged(snapshot.interfaces).values())
     if entries:
         name, vid = entries[0]
         yield warning(
             "attachments are off, and their entries in lists of subports are left: "
-            f"{listed(_place(*one) for one in entries)}: no program removes them",
+            f"{listed(_place(*entry) for entry in entries)}: no program removes them",
             f"if the containers are gone, `dfmeta subport delete {name} --vid {vid}` for each",
         )
 
@@ -316,9 +317,9 @@ def _dead(facts: AttachmentFacts) -> Iterator[Finding]:
     boots: dict[str, dict[str, float]] = {}
     for row in facts.rows:
         if row.boot_id and row.state != LEAVING:
-            its = boots.setdefault(row.port, {})
-            its[row.boot_id] = max(its.get(row.boot_id, 0.0), row.changed)
-    last = {port: max(its, key=lambda boot: its[boot]) for port, its in boots.items()}
+            changes = boots.setdefault(row.port, {})
+            changes[row.boot_id] = max(changes.get(row.boot_id, 0.0), row.changed)
+    last = {port: max(changes, key=lambda boot: changes[boot]) for port, changes in boots.items()}
     old = [
         row
         for row in facts.rows
@@ -335,9 +336,9 @@ def _dead(facts: AttachmentFacts) -> Iterator[Finding]:
 def _planes(facts: AttachmentFacts, snapshot: Snapshot) -> Iterator[Finding]:
     """Compare rows and ports."""
     ends: dict[str, list[Interface]] = {}
-    for one in snapshot.interfaces:
-        if KEY in one.external_ids:
-            ends.setdefault(one.external_ids[KEY], []).append(one)
+    for row in snapshot.interfaces:
+        if KEY in row.external_ids:
+            ends.setdefault(row.external_ids[KEY], []).append(row)
     bare = [row for row in _steady(facts) if not _is_pair(ends.get(row.id, ()))]
     if bare:
         yield wrong(
@@ -355,9 +356,9 @@ def _planes(facts: AttachmentFacts, snapshot: Snapshot) -> Iterator[Finding]:
 
 def _entries(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
     """Compare rows and the lists of subports of the VMs whose tags reach the bridge."""
-    here = [one for one in snapshot.interfaces if one.bridge == bridge and one.type != _PATCH]
-    listed_vids = {(one.name, vid) for one in here for vid in one.listed_vids}
-    names, entries = {one.name for one in here}, _tagged(here)
+    here = [row for row in snapshot.interfaces if row.bridge == bridge and row.type != _PATCH]
+    listed_vids = {(row.name, vid) for row in here for vid in row.listed_vids}
+    names, entries = {row.name for row in here}, _tagged(here)
     lost = [row for row in _steady(facts) if row.port in names and row.id not in entries]
     bare = [row for row in lost if (row.port, row.vid) not in listed_vids]
     if bare:
@@ -374,9 +375,9 @@ def _entries(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterato
             f"`dfmeta subport delete {others[0].port} --vid {others[0].vid}`, then `dfmeta "
             "attachment gc`",
         )
-    stray = [entries[one] for one in sorted(entries.keys() - _known(facts))]
+    stray = [entries[attachment] for attachment in sorted(entries.keys() - _known(facts))]
     if stray:
-        places = (_place(one.name, one.vid) for one in stray)
+        places = (_place(port.name, port.vid) for port in stray)
         yield warning(
             f"entries of attachments that do not exist: {listed(places)}",
             "`dfmeta attachment gc` removes them",
@@ -385,8 +386,8 @@ def _entries(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterato
 
 def _tagged(interfaces: Iterable[Interface]) -> dict[str, Port]:
     """Return attachment → its subport, of those whose tags reach the bridge."""
-    ports = (port for one in interfaces for port in one.ports)
-    return {one.attached: one for one in ports if one.vid and one.attached}
+    ports = (port for row in interfaces for port in row.ports)
+    return {port.attached: port for port in ports if port.vid and port.attached}
 
 
 def _steady(facts: AttachmentFacts) -> list[Row]:
@@ -402,8 +403,8 @@ def _known(facts: AttachmentFacts) -> set[str]:
 
 def _is_pair(ends: Sequence[Interface]) -> bool:
     """Return whether the ports of an attachment are two that lead to each other."""
-    names = {one.name for one in ends}
-    return len(names) == 2 and {one.options.get("peer") for one in ends} == names
+    names = {row.name for row in ends}
+    return len(names) == 2 and {row.options.get("peer") for row in ends} == names
 
 
 def _large(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
@@ -413,12 +414,12 @@ def _large(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[
     """
     networks = facts.networks or {}
     key, value = _TRUNK
-    trunks = {one.name for one in snapshot.bridges if one.external_ids.get(key) == value}
-    outer = {one.name for one in snapshot.interfaces if one.bridge in trunks}
+    trunks = {row.name for row in snapshot.bridges if row.external_ids.get(key) == value}
+    outer = {row.name for row in snapshot.interfaces if row.bridge in trunks}
     limits = {
-        one.name: mtu_behind(one, snapshot)
-        for one in snapshot.interfaces
-        if one.bridge == bridge and one.options.get("peer") in outer and KEY not in one.external_ids
+        row.name: mtu_behind(row, snapshot)
+        for row in snapshot.interfaces
+        if row.bridge == bridge and row.options.get("peer") in outer and KEY not in row.external_ids
     }
     large = {
         (network, port): limit

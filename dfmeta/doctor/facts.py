@@ -95,10 +95,10 @@ class Settings:
     @property
     def sides(self) -> dict[str, tuple[str, Layout]]:
         """Bridge with flows of dfmeta → its management socket and its layout."""
-        found = {self.bridge: (self.socket, self.layout)}
+        sides = {self.bridge: (self.socket, self.layout)}
         if self.meta is not None:
-            found[self.meta.names.bridge] = self.meta.socket, self.meta.layout
-        return found
+            sides[self.meta.names.bridge] = self.meta.socket, self.meta.layout
+        return sides
 
     def over(self, family: Family) -> Settings:
         """Return the settings for one version of IP: addresses and listener are of *family*.

@@ -35,13 +35,13 @@ def named(ports: Iterable[KnownPort], text: str) -> tuple[KnownPort, ...]:
     ways: tuple[Callable[[KnownPort], bool], ...] = (
         lambda port: text == port.name,
         lambda port: lower in (port.iface_id.lower(), port.instance.lower(), port.mac.lower()),
-        lambda port: any(_is(one, lower) for one in port.addresses.values()),
+        lambda port: any(_is(address, lower) for address in port.addresses.values()),
         lambda port: text in port.names,
     )
     for means in ways:
-        found = tuple(filter(means, ports))
-        if found:
-            return found
+        matching = tuple(filter(means, ports))
+        if matching:
+            return matching
     return ()
 
 
@@ -83,8 +83,8 @@ def behind_trunk(
     A VM with a trunk has its own interface, with its instance, on the trunk's bridge. The patch
     port on the integration bridge has the same iface-id.
     """
-    called = [one for one in snapshot.interfaces if one.bridge != bridge and _called(one, text)]
-    wanted = {one.external_ids.get("iface-id", "").lower() for one in called} - {""}
+    called = [row for row in snapshot.interfaces if row.bridge != bridge and _called(row, text)]
+    wanted = {row.external_ids.get("iface-id", "").lower() for row in called} - {""}
     return tuple(
         port for port in ports if port.kind is PortKind.PARENT and port.iface_id.lower() in wanted
     )
@@ -95,20 +95,20 @@ def no_port(snapshot: Snapshot, text: str, *, wanted: Settings, running: bool) -
 
     :param running: the daemon runs, which knows the names of instances and addresses of guests.
     """
-    here = [one for one in snapshot.interfaces if _called(one, text)]
+    here = [row for row in snapshot.interfaces if _called(row, text)]
     if not here:
-        known = "" if running else "; dfmeta-agent, which knows more names, does not run"
+        unknown_names = "" if running else "; dfmeta-agent, which knows more names, does not run"
         return (
             f"no port of {wanted.bridge} has the name, iface-id, MAC, instance (id or name) or "
-            f"address {text}: `dfmeta ports` lists the ports{known}"
+            f"address {text}: `dfmeta ports` lists the ports{unknown_names}"
         )
-    one = next((found for found in here if found.bridge == wanted.bridge), here[0])
-    if one.bridge != wanted.bridge and one.name != wanted.tap:
+    row = next((each for each in here if each.bridge == wanted.bridge), here[0])
+    if row.bridge != wanted.bridge and row.name != wanted.tap:
         return (
-            f"{one.name} is on {one.bridge}, not on {wanted.bridge}, the only bridge whose guests "
+            f"{row.name} is on {row.bridge}, not on {wanted.bridge}, the only bridge whose guests "
             "are served ([df_metadata] integration_bridge)"
         )
-    return f"{one.name} is not a guest's port: {_kind(one, wanted)}"
+    return f"{row.name} is not a guest's port: {_kind(row, wanted)}"
 
 
 def could_be_a_guests(interface: Interface, wanted: Settings) -> bool:
@@ -141,7 +141,7 @@ def unusable(port: KnownPort) -> str:
 
 def _called(interface: Interface, text: str) -> bool:
     ids = [interface.external_ids.get(key, "") for key in ("iface-id", "vm-uuid", "vm-id")]
-    return text == interface.name or text.lower() in [one.lower() for one in ids if one]
+    return text == interface.name or text.lower() in [name.lower() for name in ids if name]
 
 
 def _kind(interface: Interface, wanted: Settings) -> str:

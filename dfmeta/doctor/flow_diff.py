@@ -138,10 +138,10 @@ def _guests(ports: Iterable[KnownPort]) -> Iterator[Guest]:
 
 def addresses_of(seen: Iterable[Seen], keys: Keys) -> Iterator[tuple[Endpoint, int, GuestAddress]]:
     """Return the addresses for which the integration bridge has flows: endpoint, slot, address."""
-    for one in seen:
-        if one.flow is None or one.flow.purpose is not Purpose.ADDRESS:
+    for entry in seen:
+        if entry.flow is None or entry.flow.purpose is not Purpose.ADDRESS:
             continue
-        read = read_address(one.flow, keys)
+        read = read_address(entry.flow, keys)
         if read.endpoint is not None and read.slot is not None and read.address is not None:
             yield read.endpoint, read.slot, read.address
 
@@ -163,11 +163,11 @@ def entries(
     """
     seen = tuple(seen)
     by_key = None if wanted is None else {flow.match_key: flow for flow in wanted}
-    found = [_entry(one, _judge(one.flow, by_key), layout, keys) for one in seen]
-    there = {one.flow.match_key for one in seen if one.flow is not None}
-    missing = [flow for key, flow in (by_key or {}).items() if key not in there]
-    found += [_entry(_as_seen(flow, layout), State.MISSING, layout, keys) for flow in missing]
-    return tuple(replace(one, bridge=bridge) for one in sorted(found, key=_order(layout)))
+    rows = [_entry(entry, _judge(entry.flow, by_key), layout, keys) for entry in seen]
+    present = {entry.flow.match_key for entry in seen if entry.flow is not None}
+    missing = [flow for key, flow in (by_key or {}).items() if key not in present]
+    rows += [_entry(_as_seen(flow, layout), State.MISSING, layout, keys) for flow in missing]
+    return tuple(replace(row, bridge=bridge) for row in sorted(rows, key=_order(layout)))
 
 
 def faulty(rows: Iterable[Entry]) -> tuple[Entry, ...]:
@@ -292,7 +292,7 @@ def _takes_of(match: Mapping[str, Value], vid: int, ofports: Collection[int], ip
         "tcp_dst": METADATA_PORT,
     }
     others = (*_OTHER_PROTOCOLS, *_OTHER_VERSIONS[version])
-    requests = [{**tag, **one, family.asked: ip} for one in _requests(ip)]
+    requests = [{**tag, **request, family.asked: ip} for request in _requests(ip)]
     return any(_fits(match, packet, ofports, others) for packet in (http, *requests))
 
 
@@ -303,7 +303,8 @@ def _requests(ip: str) -> Iterator[Mapping[str, int | str]]:
     else:
         # A solicitation is sent to the target itself or to its group (RFC 4861, 4.3).
         yield from (
-            {**_SOLICITATION, "ipv6_dst": str(one)} for one in (address, solicited_node(address))
+            {**_SOLICITATION, "ipv6_dst": str(target)}
+            for target in (address, solicited_node(address))
         )
 
 
@@ -313,7 +314,7 @@ def _fits(
     ofports: Collection[int],
     others: tuple[str, ...],
 ) -> bool:
-    return all(_fits_field(*one, packet, ofports, others) for one in match.items())
+    return all(_fits_field(*field, packet, ofports, others) for field in match.items())
 
 
 def _fits_field(
@@ -357,14 +358,14 @@ def tap_of(wanted: Settings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> Tap
     :param ip6: the IPv6 addresses at which guests are served; see :func:`served_ip6`.
     """
     name = wanted.tap if wanted.meta is None else wanted.meta.names.patch_int
-    found = snapshot.interface(name, wanted.bridge)
-    if found is None or found.ofport is None or wanted.port is None:
+    row = snapshot.interface(name, wanted.bridge)
+    if row is None or row.ofport is None or wanted.port is None:
         return None
-    mac = found.mac_in_use if wanted.meta is None else TAP_MAC
+    mac = row.mac_in_use if wanted.meta is None else TAP_MAC
     if not mac:
         return None
     return Tap(
-        ofport=found.ofport,
+        ofport=row.ofport,
         mac=mac,
         port=wanted.port,
         ip=wanted.host_ip,
@@ -423,13 +424,13 @@ def compare(agent: Agent, wanted: Settings, snapshot: Snapshot) -> Compared:
     """
     for _ in range(SETTLE_TRIES):
         ports, desired, problems = _desired(agent, wanted, snapshot)
-        found, unread = _read(wanted)
+        readings, unread = _read(wanted)
         if not any(port.addresses for port in ports):
-            seen = found[wanted.bridge].ours
+            seen = readings[wanted.bridge].ours
             own(wanted.keys, ((at, slot) for at, slot, _ in addresses_of(seen, wanted.keys)))
         rows = tuple(
             row
-            for bridge, reading in found.items()
+            for bridge, reading in readings.items()
             for row in entries(
                 reading.ours,
                 desired.get(bridge),
@@ -447,16 +448,16 @@ def compare(agent: Agent, wanted: Settings, snapshot: Snapshot) -> Compared:
 
 def _read(wanted: Settings) -> tuple[dict[str, Reading], dict[str, SwitchError]]:
     """Read the flows of each bridge; see :class:`Compared`."""
-    found: dict[str, Reading] = {}
+    readings: dict[str, Reading] = {}
     unread: dict[str, SwitchError] = {}
     for bridge, (path, layout) in wanted.sides.items():
         try:
-            found[bridge] = read_flows(Path(path), layout)
+            readings[bridge] = read_flows(Path(path), layout)
         except SwitchError as error:
             if bridge == wanted.bridge:
                 raise
             unread[bridge] = error
-    return found, unread
+    return readings, unread
 
 
 def _desired(

@@ -151,7 +151,7 @@ class Inspection:
         """The directory state_path, and the files in it."""
         path = Path(self.wanted.state_path)
         try:
-            found = path.stat()
+            status = path.stat()
             files = {str(file): file.stat().st_uid for file in path.iterdir() if file.is_file()}
         except FileNotFoundError:
             return FolderFacts(there=False)
@@ -159,9 +159,9 @@ class Inspection:
             return FolderFacts(there=True, error=error.strerror or str(error))
         return FolderFacts(
             there=True,
-            folder=stat.S_ISDIR(found.st_mode),
-            mode=stat.S_IMODE(found.st_mode),
-            owners=dict(sorted({str(path): found.st_uid, **files}.items())),
+            folder=stat.S_ISDIR(status.st_mode),
+            mode=stat.S_IMODE(status.st_mode),
+            owners=dict(sorted({str(path): status.st_uid, **files}.items())),
             key=unusable_key(path),
         )
 
@@ -186,8 +186,8 @@ class Inspection:
         files = []
         for path, names in self.options.secrets.items():
             with contextlib.suppress(OSError):
-                found = os.stat(path)
-                mode, uid = stat.S_IMODE(found.st_mode), found.st_uid
+                status = os.stat(path)
+                mode, uid = stat.S_IMODE(status.st_mode), status.st_uid
                 strange = uid == self.owners.worker
                 files.append(SecretFile(path, ", ".join(names), mode, uid=uid, strange=strange))
         return files
@@ -316,8 +316,8 @@ class Inspection:
     @cached_property
     def meta_reading(self) -> tuple[Reading | None, str]:
         """The second bridge's flows, and the reason if they cannot be read."""
-        found = self._read(self.wanted.home)
-        return (found, "") if isinstance(found, Reading) else (None, str(found))
+        reading = self._read(self.wanted.home)
+        return (reading, "") if isinstance(reading, Reading) else (None, str(reading))
 
     @cached_property
     def fail_mode(self) -> Finding:
@@ -376,14 +376,14 @@ class Inspection:
 
     def settled_ids(self) -> Finding:
         """Return the verdict on the Meta IPs in OVSDB, which the daemon may write meanwhile."""
-        known = self.ports
+        ports = self.ports
         for _ in range(SETTLE_TRIES):
             try:
-                finding = checks_meta.ids(known, self._stored_ids())
+                finding = checks_meta.ids(ports, self._stored_ids())
                 if finding.status is not Status.WRONG:
                     break
                 clock.sleep(SETTLE_PAUSE)
-                known = self.agent.ports(self.wanted.keys)
+                ports = self.agent.ports(self.wanted.keys)
             except (OvsdbError, NotRunningError) as error:
                 return unknown(f"not compared: {error}")
         return finding
@@ -429,11 +429,11 @@ class Inspection:
 
         :raises HostError: when the kernel does not answer.
         """
-        found = self._hosts.get(family.version)
-        if found is None:
+        facts = self._hosts.get(family.version)
+        if facts is None:
             wanted = self.wanted.over(family)
             try:
-                found = read_host(
+                facts = read_host(
                     wanted.tap,
                     wanted.host_ip,
                     table=wanted.route_table,
@@ -442,11 +442,11 @@ class Inspection:
                     network=wanted.network,
                 )
             except HostError as error:
-                found = error
-            self._hosts[family.version] = found
-        if isinstance(found, HostError):
-            raise found
-        return found
+                facts = error
+            self._hosts[family.version] = facts
+        if isinstance(facts, HostError):
+            raise facts
+        return facts
 
     def host_cause(self, family: Family) -> str:
         """Return why the kernel does not answer; empty: it does."""

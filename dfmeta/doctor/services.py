@@ -310,10 +310,10 @@ def _libvirt(paths: Sequence[Path]) -> LibvirtFacts:
     )
 
 
-def _neutron(api: NeutronApi | ConfigError, asked: dict[str, str]) -> NeutronFacts:
+def _neutron(api: NeutronApi | ConfigError, ports: dict[str, str]) -> NeutronFacts:
     if isinstance(api, ConfigError):
         return NeutronFacts(cause=str(api))
-    filters = [("id", port_id) for port_id in asked] or [("limit", "1")]
+    filters = [("id", port_id) for port_id in ports] or [("limit", "1")]
     try:
         rows = api.ask(filters, ("id", "binding:host_id"))
     except SourceError as error:
@@ -322,24 +322,24 @@ def _neutron(api: NeutronApi | ConfigError, asked: dict[str, str]) -> NeutronFac
             cause=str(error.fields["cause"]), status=status if isinstance(status, int) else 0
         )
     seen = {str(row.get("id")): str(row.get("binding:host_id") or "") for row in rows}
-    return NeutronFacts(asked=asked, seen={key: seen[key] for key in seen if key in asked})
+    return NeutronFacts(asked=ports, seen={key: seen[key] for key in seen if key in ports})
 
 
 def _store(url: str, owners: Owners) -> StoreFacts:
     try:
-        found = look(url)
+        database = look(url)
     except ConfigError as error:
         return StoreFacts("[store] connection", file=False, cause=str(error.fields["cause"]))
     return StoreFacts(
-        found.shown,
-        file=found.file,
-        there=found.there,
-        cut=found.cut,
-        cause=found.cause,
-        revision=found.revision,
+        database.shown,
+        file=database.file,
+        there=database.there,
+        cut=database.cut,
+        cause=database.cause,
+        revision=database.revision,
         known=(HEAD,),
-        open_files=found.open_files,
-        strange=owners.strange(dict(found.owners)),
+        open_files=database.open_files,
+        strange=owners.strange(dict(database.owners)),
         rightful=owners.rightful,
     )
 

@@ -178,10 +178,10 @@ def next_hop(trace: Trace, port: KnownPort, *, hop: NextHop, tap: Tap, layout: L
 
     A guest without a route through that next hop does not need the answer.
     """
-    steps = tuple(step(one, layout) for one in trace.hops)
+    steps = tuple(step(hop, layout) for hop in trace.hops)
     stop = not_classified(trace, Purpose.GUEST_NEXT_HOP, layout)
-    mine = (one.actions for one in trace.hops if one.purpose is Purpose.GUEST_NEXT_HOP)
-    if not stop and _BACK not in next(mine, ()):
+    actions_of = (hop.actions for hop in trace.hops if hop.purpose is Purpose.GUEST_NEXT_HOP)
+    if not stop and _BACK not in next(actions_of, ()):
         stop = f"the answer does not leave at {port.name}"
     if not stop:
         wanted = {"arp_spa": hop.ip, "arp_sha": hop.mac or tap.mac, **_tag(port)}
@@ -352,8 +352,8 @@ def not_classified(trace: Trace, purpose: AnyPurpose, layout: Layout) -> str:
         taken = f"{stranger(first)} takes it first" if first is not None else "no flow matches it"
         return f"does not reach the {name} table ({number}): {taken}"
     # A foreign flow that resubmits passes the packet on: our hook comes next.
-    hops = [one for one in trace.hops if one.table == number]
-    if any(one.purpose is purpose for one in hops):
+    hops = [hop for hop in trace.hops if hop.table == number]
+    if any(hop.purpose is purpose for hop in hops):
         return ""
     expected = f"the {purpose_name(purpose)} flow"
     if not hop.matched:

@@ -88,7 +88,7 @@ def parse(text: str) -> Trace:
     actions: list[str] = []
     flow, final, bridge = "", "", ""
     for line in text.splitlines():
-        found, begins = _HOP.match(line), _BRIDGE.match(line)
+        match, begins = _HOP.match(line), _BRIDGE.match(line)
         if line.startswith(_FLOW):
             flow = line.removeprefix(_FLOW)
         elif line.startswith(_FINAL):
@@ -96,9 +96,9 @@ def parse(text: str) -> Trace:
             break
         elif begins:
             bridge = begins["name"]
-        elif found:
+        elif match:
             _finish(hops, actions)
-            hops.append(_hop(found, bridge))
+            hops.append(_hop(match, bridge))
         elif hops and line.startswith(" ") and not line.strip().startswith(_NOTES):
             actions.append(line.strip())
     _finish(hops, actions)
@@ -120,15 +120,15 @@ def _finish(hops: list[Hop], actions: list[str]) -> None:
     actions.clear()
 
 
-def _hop(found: re.Match[str], bridge: str) -> Hop:
-    if found["none"] or _MISS.fullmatch(found["match"] or ""):
-        return Hop(int(found["table"]), matched=False, bridge=bridge)
+def _hop(match: re.Match[str], bridge: str) -> Hop:
+    if match["none"] or _MISS.fullmatch(match["match"] or ""):
+        return Hop(int(match["table"]), matched=False, bridge=bridge)
     return Hop(
-        int(found["table"]),
+        int(match["table"]),
         matched=True,
-        priority=int(found["priority"]),
-        cookie=int(found["cookie"] or "0", 16),
-        match=found["match"] or "",
+        priority=int(match["priority"]),
+        cookie=int(match["cookie"] or "0", 16),
+        match=match["match"] or "",
         bridge=bridge,
     )
 
