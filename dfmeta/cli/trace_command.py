@@ -16,18 +16,24 @@ import click
 from oslo_config import cfg
 
 from dfmeta.apps.switch_facts import read_bits, read_flows
-from dfmeta.cli import trace_patch
 from dfmeta.cli.client import agent_of
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.in_force import say, take_over
 from dfmeta.cli.port_argument import find
-from dfmeta.doctor import checks_host, checks_switch, find_port, table, trace_paths
+from dfmeta.doctor import (
+    checks_host,
+    checks_switch,
+    find_port,
+    meta_trace_paths,
+    table,
+    trace_paths,
+)
 from dfmeta.doctor.agent import HangsError, own
 from dfmeta.doctor.facts import GuestFailure, KnownPort, PathFacts, Settings
 from dfmeta.doctor.finding import Finding, Status, time_of_day
 from dfmeta.doctor.flow_diff import addresses_of, tap_of
 from dfmeta.doctor.probes import Inspection, Options
-from dfmeta.doctor.tracing import Trace, parse
+from dfmeta.doctor.trace_paths import Trace, parse
 from dfmeta.errors import DfmetaError, NotRunningError, SwitchError, printable
 from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
 from dfmeta.flows.pipeline import Purpose
@@ -213,7 +219,7 @@ def follow(scene: Scene, port: KnownPort, versions: Sequence[int] = (4,)) -> str
     stop = find_port.unusable(port)
     if not stop and tap is None:
         wanted = scene.wanted
-        stop = trace_patch.missing(wanted, scene.snapshot) or (
+        stop = meta_trace_paths.missing(wanted, scene.snapshot) or (
             f"{wanted.tap} is not on {wanted.bridge}, or has no port number: see `dfmeta doctor`"
         )
     if stop or tap is None:
@@ -346,7 +352,7 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
         yield Stop(stop)
     if leg.to_controller:
         yield from _controller(scene, port, way)
-    patch = trace_patch.of_way(
+    patch = meta_trace_paths.of_way(
         wanted,
         scene.snapshot,
         bits={wanted.bridge: scene.bits, wanted.home: scene.tap_bits},
@@ -385,7 +391,7 @@ def _both_ways(scene: Scene, port: KnownPort, tap: Tap, way: Way) -> Iterator[st
         yield Stop(f"the port is in the state '{port.state}': {port.fault}")
 
 
-def _unanswered(patch: trace_patch.Patch) -> Iterator[str]:
+def _unanswered(patch: meta_trace_paths.Patch) -> Iterator[str]:
     """Yield the lines on the return path over the patch while no answer can come."""
     for leg in patch.back():
         yield from (f"  back   {step}" for step in leg.steps)

@@ -10,7 +10,7 @@ from dfmeta.doctor.checks_guests import next_hops
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.flow_diff import State, entries, wanted_flows
 from dfmeta.doctor.meta_trace_paths import Beyond
-from dfmeta.doctor.tracing import Trace, packet, parse
+from dfmeta.doctor.trace_paths import Trace, packet, parse
 from dfmeta.flows.flow import Seen
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, Layout, Purpose, cookie_of
 from dfmeta.identity.key import SLOT6
