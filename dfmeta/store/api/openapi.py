@@ -415,7 +415,9 @@ def _described(route: Route, operation: _Operation, name: str, content: Object |
     codes |= {"507"} if route.changes else set()
     codes |= {"408", "413"} if operation.body is not None else set()
     codes |= {"502"} if operation.upstream else set()
-    responses = {code: {"$ref": f"#/components/responses/{_ERRORS[code][0]}"} for code in codes}
+    responses: Object = {
+        code: {"$ref": f"#/components/responses/{_ERRORS[code][0]}"} for code in codes
+    }
     parameters = list(operation.parameters)
     if not route.changes:
         responses["304"] = {"description": "The client's copy is current."}

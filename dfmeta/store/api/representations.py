@@ -1,7 +1,7 @@
 """Representations of a half in the admin API: as it is, or in an envelope. Pure functions.
 
 An envelope has the form of a push of the same half, so that the answer of an upstream store can be
-stored and a record can be moved by hand. Templates (:mod:`dfmeta.store.guest.templates`) add
+stored and a record can be moved by hand. Templates (:mod:`dfmeta.store.guest.equinix`) add
 nothing here: a store that copies a record from this one has its own templates.
 """
 

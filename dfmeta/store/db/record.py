@@ -11,10 +11,11 @@ import enum
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from dfmeta.errors import StoreError
+from dfmeta.runtime import clock
 from dfmeta.store.db.networks import Address, Network
 
 
@@ -209,3 +210,45 @@ def is_older(document: Mapping[str, object], stored: str) -> bool:
     except (ValueError, TypeError):
         # Not timestamps, or only one of them has a time zone.
         return new < before
+
+
+def changes(
+    before: Record, *, patch: Mapping[str, object] | Whole, columns: Mapping[str, object]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the columns to write, and the names of the members and columns that change."""
+    old = parse_document(before.id, before.metadata)
+    if isinstance(patch, Whole):
+        new = dict(patch.document)
+        named: Mapping[str, object] = {**new, **old}
+    else:
+        new, named = merge_patch(old, patch), patch
+    changed = [name for name in named if old.get(name) != new.get(name)]
+    values: dict[str, Any] = {}
+    if changed or before.empty:
+        values |= {"metadata": dump_document(new), "metadata_fetched_at": None}
+    for name, value in columns.items():
+        if value is not KEEP and value != getattr(before, name):
+            values[name] = value
+            changed.append(name)
+    if "userdata" in values:
+        values["userdata_fetched_at"] = None
+    return values, changed
+
+
+def half(
+    before: Record, *, kind: Kind, content: Mapping[str, object] | bytes, fetched: bool
+) -> dict[str, Any] | None:
+    """Return the columns that replace a half of a record; None if the stored half is newer."""
+    if isinstance(content, bytes):
+        value: str | bytes = content
+    elif before.metadata is not None and is_older(content, before.metadata):
+        return None
+    else:
+        value = dump_document(content)
+    now = stamp()
+    return {kind.value: value, f"{kind}_fetched_at": now if fetched else None, "updated_at": now}
+
+
+def stamp() -> datetime:
+    """Return the time of writing."""
+    return datetime.fromtimestamp(clock.wall(), UTC)

@@ -24,7 +24,6 @@ from sqlalchemy import (
 
 from dfmeta.store.db import networks as nets
 from dfmeta.store.db.cache import Cache
-from dfmeta.store.db.columns import changes, half, stamp
 from dfmeta.store.db.database import SECONDS, Apart, Database, at_once
 from dfmeta.store.db.networks import Address, Network
 from dfmeta.store.db.owners import ADDRESSES, insert_of, own
@@ -38,8 +37,11 @@ from dfmeta.store.db.record import (
     Record,
     Summary,
     Whole,
+    changes,
     dump_document,
+    half,
     parse_document,
+    stamp,
 )
 from dfmeta.store.db.schema import records
 

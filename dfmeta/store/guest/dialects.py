@@ -31,7 +31,7 @@ class Settings:
     """One of :data:`EC2_TREES`."""
     templates: Mapping[str, str] = field(default_factory=dict)
     """Members that are added to ``/metadata`` if the document lacks them; see
-    :func:`dfmeta.store.guest.templates.filled`."""
+    :func:`dfmeta.store.guest.equinix.filled`."""
 
 
 def answer(

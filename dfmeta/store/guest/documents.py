@@ -23,11 +23,10 @@ from dfmeta.errors import DeviceError
 from dfmeta.store.db.repository import Record, parse_document
 from dfmeta.store.guest.addresses import Address, addresses, networks_in
 from dfmeta.store.guest.keys import Key, keys_of
-from dfmeta.store.guest.links import UnfitError, with_dhcp
+from dfmeta.store.guest.links import UnfitError, version2, with_dhcp
 from dfmeta.store.guest.netconfig import derived, has_version, read
 from dfmeta.store.guest.roles import with_roles
 from dfmeta.store.guest.values import first_text, list_of, object_of, plain, text_of
-from dfmeta.store.guest.version2 import version2
 
 RANDOM_SEED_BYTES: Final = 512
 """As many as in Nova (nova/api/metadata/base.py)."""

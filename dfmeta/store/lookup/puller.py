@@ -24,9 +24,8 @@ from dfmeta import metrics
 from dfmeta.errors import LookupAnswerError, LookupAwayError
 from dfmeta.http.client import Clock
 from dfmeta.runtime import clock
-from dfmeta.store.db.columns import stamp
 from dfmeta.store.db.networks import Address
-from dfmeta.store.db.record import FetchedHalf, Kind, Record
+from dfmeta.store.db.record import FetchedHalf, Kind, Record, stamp
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.keys import unusable
 from dfmeta.store.guest.record_parts import BOTH, Need

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from dfmeta.store.guest.links import version2
 from dfmeta.store.guest.netconfig import derived, read
-from dfmeta.store.guest.version2 import version2
 from tests.core.unit.store.guest.networks import EQUINIX, GOOD, MACS, Config
 from tests.harness.netjson import CloudInit
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dfmeta.model import Answer
-from dfmeta.store.guest.templates import filled, rendered
+from dfmeta.store.guest.equinix import filled, rendered
 from tests.core.unit.store.guest.crawling import asker
 
 KEYS = ["ssh-ed25519 AAAA a/b=c", "ssh-rsa BBBB"]

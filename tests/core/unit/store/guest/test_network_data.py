@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from dfmeta.model import GuestRequest, Identity
 from dfmeta.store.db.record import Record
 from dfmeta.store.guest.backend import StoreBackend
+from dfmeta.store.guest.links import version2 as version2_of
 from dfmeta.store.guest.links import with_dhcp
 from dfmeta.store.guest.netconfig import derived, read
-from dfmeta.store.guest.version2 import version2 as version2_of
 from tests.core.unit.store.guest.crawling import NOW, asker
 from tests.core.unit.store.guest.networks import (
     BONDED,
