@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import httplib2
 from oslo_config import cfg
 
 from dfmeta.doctor.agent import Agent, HangsError, another_program
-from dfmeta.errors import NotRunningError
+from dfmeta.errors import NotRunningError, UpstreamError
 from dfmeta.host.process import read_process
+from dfmeta.http.client import HttpClient, UrlRequest
+from dfmeta.http.responses import HttpResponse
+from dfmeta.runtime import clock
 from dfmeta.store import strictjson
 from dfmeta.wiring.lock import lock_name
 
@@ -40,24 +42,33 @@ def request_agent(
     :raises NotRunningError: when there is no answer, or it is not JSON.
     """
     address = conf.df_metadata.admin_listen
-    client = httplib2.Http(timeout=timeout, proxy_info=None)
     try:
-        response, body = client.request(f"http://{address}{path}", method)
-    except (OSError, httplib2.HttpLib2Error) as error:
-        pid = daemon_pid(conf) if isinstance(error, TimeoutError) else 0
+        response = request_admin(address, path, method, timeout=timeout)
+    except UpstreamError as error:
+        pid = daemon_pid(conf) if isinstance(error.__cause__, TimeoutError) else 0
         if pid:
             raise hangs(address, pid, timeout) from error
         raise NotRunningError(
             address=address,
-            cause=getattr(error, "strerror", None) or error,
+            cause=error.cause,
             remedy="Start it, or name its configuration with --config-file",
         ) from error
-    finally:
-        client.close()
     try:
-        return response.status, None if response.status == 204 else strictjson.loads(body)
+        return response.status, None if response.status == 204 else strictjson.loads(response.body)
     except ValueError as error:
         raise another_program(address, f"the answer for {path} is not JSON") from error
+
+
+def request_admin(address: str, path: str, method: str = "GET", *, timeout: float) -> HttpResponse:
+    """Return the answer of the admin listener at *address*, HOST:PORT.
+
+    :param timeout: seconds.
+    :raises UpstreamError: when there is no answer.
+    """
+    deadline = clock.now() + timeout
+    return HttpClient().handle_request(
+        UrlRequest(f"http://{address}{path}", deadline=deadline, method=method)
+    )
 
 
 def daemon_pid(conf: cfg.ConfigOpts) -> int:

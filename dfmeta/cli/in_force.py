@@ -11,20 +11,20 @@ from a listener of root, of this user or of state_path's owner.
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.client import ask_agent
+from dfmeta.cli.client import ask_agent, request_admin
 from dfmeta.conf import values
 from dfmeta.conf.values import Taken
 from dfmeta.doctor.finding import listed
-from dfmeta.errors import NotRunningError
+from dfmeta.errors import NotRunningError, UpstreamError
 from dfmeta.host.listeners import listener_at, listeners_of
 from dfmeta.host.process import read_process
 from dfmeta.host.sock_diag import TcpListener
@@ -63,9 +63,8 @@ def take_over(conf: cfg.ConfigOpts) -> InForce:
         return InForce(cause=f"the program at {place} belongs to user {listener.uid}")
     try:
         return InForce(values.take(conf, _ask(place)))
-    except (OSError, http.client.HTTPException) as error:
-        cause = getattr(error, "strerror", None) or str(error) or "no answer in time"
-        return InForce(cause=f"{place} does not report them: {cause}")
+    except UpstreamError as error:
+        return InForce(cause=f"{place} does not report them: {error.cause}")
     except ValueError as error:
         return InForce(cause=f"{place} does not report them: {error}")
 
@@ -112,7 +111,7 @@ def _own_listeners(conf: cfg.ConfigOpts) -> list[TcpListener]:
 def _elsewhere(own: Iterable[TcpListener]) -> str:
     """Return the address of the daemon's admin listener; empty if no listener answers."""
     for one in own:
-        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+        with contextlib.suppress(UpstreamError, ValueError):
             if _ask(one.address_and_port):
                 return one.address_and_port
     return ""
@@ -121,18 +120,12 @@ def _elsewhere(own: Iterable[TcpListener]) -> str:
 def _ask(place: str) -> object:
     """Return the document of :data:`PATH` at *place*.
 
-    :raises OSError, HTTPException, ValueError: when there is no such answer.
+    :raises UpstreamError, ValueError: when there is no such answer.
     """
-    connection = http.client.HTTPConnection(place, timeout=TIMEOUT)
-    try:
-        connection.request("GET", PATH, headers={"Connection": "close"})
-        response = connection.getresponse()
-        body = response.read()
-    finally:
-        connection.close()
-    if response.status != http.client.OK:
+    response = request_admin(place, PATH, timeout=TIMEOUT)
+    if response.status != HTTPStatus.OK:
         raise ValueError(f"GET {PATH} is answered with {response.status}")
-    return strictjson.loads(body)
+    return strictjson.loads(response.body)
 
 
 def _owner(path: str) -> int:

@@ -12,15 +12,14 @@ receives it: redirects are not followed. Text of an answer is shown only if it i
 from __future__ import annotations
 
 import base64
-import http.client
 import json
+import socket
 import ssl
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final
-
-import httplib2
 
 from dfmeta.errors import (
     NoApiError,
@@ -29,8 +28,13 @@ from dfmeta.errors import (
     StoreError,
     StoreFullError,
     StoreRefusedError,
+    UpstreamAnswerError,
+    UpstreamError,
+    UpstreamLostError,
 )
 from dfmeta.http.authorities import client_context
+from dfmeta.http.client import HttpClient, UrlRequest
+from dfmeta.runtime import clock
 from dfmeta.store import strict
 from dfmeta.store.api import listing
 from dfmeta.store.api.representations import ENVELOPE
@@ -51,8 +55,8 @@ from dfmeta.store.db.record import (
 )
 from dfmeta.store.guest.values import is_one_line
 
-TIMEOUT: Final = 30.0
-"""Seconds for a connection, and for each piece of an answer."""
+TIMEOUT: Final = 60.0
+"""Seconds for a request and its whole answer."""
 UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 """Stands for times that the API does not report."""
 _PATHS: Final = {Kind.METADATA: "device-metadata", Kind.USERDATA: "device-userdata"}
@@ -94,11 +98,7 @@ class Client:
     def __init__(self, url: str, *, token: str = "", ca_file: str = "") -> None:
         self._base = _checked(url)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = _Http(timeout=TIMEOUT)
-        self._http.follow_redirects = False
-        secure = urllib.parse.urlsplit(url).scheme == "https"
-        context = _context(ca_file) if secure or ca_file else None
-        self._type = _connection_type(context) if secure else None
+        self._client = HttpClient(context=_context(ca_file) if ca_file else None)
 
     def ping(self) -> None:
         """Check that the store and its database answer."""
@@ -254,51 +254,19 @@ class Client:
         headers = {**self._headers, "Accept": f"{ENVELOPE}, application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
+        url, deadline = f"{self._base}/{path}", clock.now() + TIMEOUT
         try:
-            answer, content = self._http.request(
-                f"{self._base}/{path}",
-                method,
-                body=body,
-                headers=headers,
-                connection_type=self._type,
-            )
-        except (OSError, httplib2.HttpLib2Error, http.client.HTTPException, UnicodeError) as error:
-            cause = getattr(error, "strerror", None) or type(error).__name__
-            if isinstance(error, httplib2.ServerNotFoundError):
-                cause = "its name cannot be resolved"
+            response = self._client.handle_request(UrlRequest(url, headers, body, deadline, method))
+        except UpstreamError as error:
             raise StoreAwayError(
-                cause=f"{self._base} does not answer: {cause}", remedy=_reach(error)
+                cause=f"{self._base} does not answer: {error.cause}", remedy=_reach(error)
             ) from error
-        finally:
-            # Bytes behind an answer would be the answer to the request for another record.
-            self._http.close()
-        status = int(answer.status)
+        status, content = response.status, response.body
         if status == 404 and missing and _message(content) == _NO_RECORD:
             return None
         if status not in (200, 201, 204):
-            said = f"{self._base} answers {status}{_said(content)}"
-            raise _refused(status, said)
-        return bytes(content)
-
-
-class _Http(httplib2.Http):  # type: ignore[misc]  # httplib2 has no types
-    """Ignores challenges: the token has been sent already, and httplib2 cannot read ``Bearer``
-    without parameters (RFC 6750, 3)."""
-
-    def _auth_from_challenge(self, *_args: object) -> Iterator[object]:
-        return iter(())
-
-
-def _connection_type(context: ssl.SSLContext | None) -> type:
-    """Return a class of connections that use *context*; httplib2 creates the connections."""
-
-    class Connection(httplib2.HTTPSConnectionWithTimeout):  # type: ignore[misc]  # no types
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            # httplib2 does not accept a context; the one that it creates trusts its own list.
-            self._context = context
-
-    return Connection
+            raise _refused(status, f"{self._base} answers {status}{_api_message(content)}")
+        return content
 
 
 def _halves(
@@ -345,27 +313,28 @@ def _may_not_read(error: StoreRefusedError) -> StoreRefusedError:
     return StoreRefusedError(**{**error.fields, "remedy": _READS})
 
 
-def _refused(status: int, said: str) -> StoreError:
+def _refused(status: int, cause: str) -> StoreError:
     if status == 404:
-        return NoApiError(cause=said)
+        return NoApiError(cause=cause)
     kind = StoreAwayError if status in _AWAY else StoreError
     kind = StoreRefusedError if status in _REFUSED else kind
-    kind = StoreFullError if status == http.HTTPStatus.INSUFFICIENT_STORAGE else kind
-    return kind(cause=said, remedy=_REMEDIES.get(status, _ITS_LOG), status=status)
+    kind = StoreFullError if status == HTTPStatus.INSUFFICIENT_STORAGE else kind
+    return kind(cause=cause, remedy=_REMEDIES.get(status, _ITS_LOG), status=status)
 
 
-def _reach(error: Exception) -> str:
+def _reach(error: UpstreamError) -> str:
     """Return the remedy for a request that got no answer."""
-    match error:
+    match error.__cause__:
         case ssl.SSLCertVerificationError():
             return "Give the authority that signed its certificate: --ca-file FILE"
         case ssl.SSLError():
             return "Write http:// if the server does not use TLS"
-        case http.client.HTTPException():
-            return "Write https:// if the server uses TLS, and the port of its admin listener"
-        case httplib2.ServerNotFoundError() | UnicodeError():
+        case socket.gaierror() | UnicodeError():
             return "Give a name in --url that this host can resolve, or an address"
-        case BrokenPipeError() | ConnectionResetError():
+    match error:
+        case UpstreamAnswerError():
+            return "Write https:// if the server uses TLS, and the port of its admin listener"
+        case UpstreamLostError():
             # The server does not read all of a body that it refuses, and this client reads the
             # answer only after it has sent the body.
             return "See its log, and check that its [store] max_body is large enough for the record"
@@ -433,7 +402,7 @@ def _message(content: bytes) -> object:
         return None
 
 
-def _said(content: bytes) -> str:
+def _api_message(content: bytes) -> str:
     """Return the message of an API error in brackets; empty if it is absent or not one line."""
     try:
         members = json.loads(content)

@@ -75,7 +75,7 @@ ONLY_IN: dict[str, set[str]] = {
     "jwt": {"store"},
     "jsonschema": {"devices"},
     "jinja2": {"admin"},
-    "httplib2": {"cli", "http", "store"},
+    "httplib2": {"http"},
 }
 # What has no place where nothing may wait, look at a clock or open a socket.
 NOT_IN_FLOWS = {"eventlet", "socket", "time", "random", "os", "logging", "subprocess", "datetime"}

@@ -215,7 +215,7 @@ PRINTED: Mapping[str, str] = {
         "f815baa431ff0d885c3effa10e34afae). Stop it first [already-running]"
     ),
     "not-running": (
-        "dfmeta: dfmeta-agent does not answer at 127.0.0.1:9697: Connection refused. Start it, or "
+        "dfmeta: dfmeta-agent does not answer at 127.0.0.1:9697: connection refused. Start it, or "
         "name its configuration with --config-file [not-running]"
     ),
     "system": (
@@ -287,7 +287,7 @@ PRINTED: Mapping[str, str] = {
         "Install the newer dfmeta that wrote it, or restore a backup [store-schema]"
     ),
     "store-away": (
-        "dfmeta: store: http://127.0.0.1:1 does not answer: Connection refused. Check that "
+        "dfmeta: store: http://127.0.0.1:1 does not answer: connection refused. Check that "
         "dfmeta-store or dfmeta-agent runs there, and that its [df_metadata] admin_listen is an "
         "address that other hosts can reach [store-away]"
     ),

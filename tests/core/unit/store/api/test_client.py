@@ -1,6 +1,5 @@
 """A command with --url should do to a store elsewhere what it does to the configured one."""
 
-import http.client
 import json
 import ssl
 from collections.abc import Iterable, Iterator
@@ -14,6 +13,7 @@ import webob
 from webob.dec import wsgify
 
 from dfmeta.admin.listener import AdminApplication
+from dfmeta.errors import UpstreamAnswerError, UpstreamAwayError, UpstreamLostError
 from dfmeta.runtime.health import Health
 from dfmeta.store.api import listing
 from dfmeta.store.api.client import Client, _reach
@@ -321,7 +321,7 @@ def test_a_url_without_the_api_is_reported(over: Run, api: Api, instance_id: str
     assert refusal(over("list", "--url", f"{api.url}/healthz"), 1).endswith(" [no-api]\n")
     api.shutdown()
     api.server_close()
-    assert "does not answer: Connection refused" in refusal(over("get", instance_id), 1)
+    assert "does not answer: connection refused" in refusal(over("get", instance_id), 1)
 
 
 def test_an_error_of_the_api_is_shown_if_it_is_a_line(
@@ -352,12 +352,14 @@ def test_an_import_ends_with_an_api_that_refuses_it_or_is_away(over: Run, api: A
 
 
 def test_each_way_to_no_answer_has_its_remedy() -> None:
-    for error, remedy in [
-        (ssl.SSLCertVerificationError(), "--ca-file FILE"),
-        (ssl.SSLError(), "Write http:// if the server does not use TLS"),
-        (http.client.BadStatusLine("x"), "Write https:// if the server uses TLS"),
-        (UnicodeError(), "Give a name in --url that this host can resolve"),
-        (ConnectionRefusedError(), "Check that dfmeta-store or dfmeta-agent runs there"),
-        (ConnectionResetError(), "its [store] max_body is large enough for the record"),
+    for kind, origin, remedy in [
+        (UpstreamAwayError, ssl.SSLCertVerificationError(), "--ca-file FILE"),
+        (UpstreamAwayError, ssl.SSLError(), "Write http:// if the server does not use TLS"),
+        (UpstreamAnswerError, None, "Write https:// if the server uses TLS"),
+        (UpstreamAwayError, UnicodeError(), "Give a name in --url that this host can resolve"),
+        (UpstreamAwayError, ConnectionRefusedError(), "dfmeta-store or dfmeta-agent runs there"),
+        (UpstreamLostError, None, "its [store] max_body is large enough for the record"),
     ]:
+        error = kind(cause="why")
+        error.__cause__ = origin
         assert remedy in _reach(error), error
