@@ -8,7 +8,6 @@ users of the host must not cut a container off.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -18,7 +17,7 @@ from typing import Any, Final, Protocol
 import webob
 
 from dfmeta.admin.browsers import cross_origin_reason
-from dfmeta.admin.listings import Reused
+from dfmeta.admin.listings import Reused, json_response
 from dfmeta.admin.server import ENDS, SAME_HOST
 from dfmeta.errors import DfmetaError
 
@@ -82,7 +81,7 @@ class AttachmentsApi:
             if path == ROOT:
                 if method not in ("GET", "HEAD"):
                     return _only("GET, HEAD")
-                return _text(200, self._listing.text())
+                return json_response(self._listing.text())
             if path == GC:
                 if method != "POST":
                     return _only("POST")
@@ -95,7 +94,7 @@ class AttachmentsApi:
                     done["removed"],
                     done["waiting"],
                 )
-                return _json(200, done)
+                return json_response(done)
             if match is None:
                 return _message(404, "there is no such attachment")
             if method != "DELETE":
@@ -119,21 +118,9 @@ class AttachmentsApi:
         return bool(ends) and self._user(*ends) in (_ROOT_USER, os.geteuid())
 
 
+def _message(status: int, message: str, *, allow: str = "") -> webob.Response:
+    return json_response({"message": message}, status=status, allow=allow)
+
+
 def _only(methods: str) -> webob.Response:
-    response = _message(405, f"this path has {methods}")
-    response.headers["Allow"] = methods
-    return response
-
-
-def _message(status: int, message: str) -> webob.Response:
-    return _json(status, {"message": message})
-
-
-def _json(status: int, value: object) -> webob.Response:
-    return _text(status, json.dumps(value).encode())
-
-
-def _text(status: int, text: bytes) -> webob.Response:
-    return webob.Response(
-        status=status, content_type="application/json", charset="UTF-8", body=text
-    )
+    return _message(405, f"this path has {methods}", allow=methods)

@@ -5,7 +5,6 @@ It has no authentication and names the guests: it belongs on loopback, and never
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 
 from dfmeta.admin.browsers import cross_origin_reason, own_names
-from dfmeta.admin.listings import Reused
+from dfmeta.admin.listings import Reused, encode, json_response
 from dfmeta.admin.server import SAME_HOST, AdminServer
 from dfmeta.errors import StartError
 from dfmeta.http.limits import SEND_BUFFER
@@ -94,7 +93,7 @@ class AdminApplication:
             "/healthz/liveness": self._live,
             "/healthz/readiness": self._ready,
             "/metrics": self._counted,
-            "/version": lambda _request: _json({"version": version("dfmeta")}),
+            "/version": lambda _request: json_response({"version": version("dfmeta")}),
             **{
                 path: partial(self._listed, _fresh(make) if path in _FRESH else Reused(make).text)
                 for path, make in listings.items()
@@ -112,29 +111,27 @@ class AdminApplication:
         page = self._routes.get(path)
         if page is None:
             # The message of hollow-metadataservice, as in the API's own paths.
-            return _json({"message": "invalid request - route not found"}, status=404)
+            return json_response({"message": "invalid request - route not found"}, status=404)
         if request.method not in ("GET", "HEAD"):
-            response = _json({"message": "method not allowed"}, status=405)
-            response.allow = ("GET", "HEAD")
-            return response
+            return json_response({"message": "method not allowed"}, status=405, allow="GET, HEAD")
         return page(request)
 
     def _live(self, _request: webob.Request) -> webob.Response:
-        return _json({"status": "UP"})
+        return json_response({"status": "UP"})
 
     def _ready(self, _request: webob.Request) -> webob.Response:
         missing = self._health.missing()
         if missing:
-            return _json({"status": "DOWN", "missing": missing}, status=503)
-        return _json({"status": "UP"})
+            return json_response({"status": "DOWN", "missing": missing}, status=503)
+        return json_response({"status": "UP"})
 
     def _listed(self, text: Callable[[], bytes], request: webob.Request) -> webob.Response:
         strange = cross_origin_reason(request.headers, self._names)
         if strange:
-            return _json({"message": strange}, status=403)
+            return json_response({"message": strange}, status=403)
         if request.environ["PATH_INFO"] in _OF_THIS_HOST and not request.environ.get(SAME_HOST):
-            return _json({"message": "this host alone may ask"}, status=403)
-        return webob.Response(content_type="application/json", charset="UTF-8", body=text())
+            return json_response({"message": "this host alone may ask"}, status=403)
+        return json_response(text())
 
     def _counted(self, request: webob.Request) -> webob.Response:
         """Answer with the metrics in Prometheus' text format 0.0.4, or in another accepted one."""
@@ -176,10 +173,4 @@ def _listen(address: str) -> Any:
 
 
 def _fresh(listing: Listing) -> Callable[[], bytes]:
-    return lambda: json.dumps(listing()).encode()
-
-
-def _json(value: Any, *, status: int = 200) -> webob.Response:
-    return webob.Response(
-        status=status, content_type="application/json", charset="UTF-8", text=json.dumps(value)
-    )
+    return lambda: encode(listing())

@@ -1,4 +1,4 @@
-"""Listings of the admin listener as JSON: made by one request at a time, and reused.
+"""JSON of the admin listener; a listing is made by one request at a time, and reused.
 
 Each user of the host may ask for them, in a loop as well, and they are made in the guests' process.
 So a listing takes a bounded share of its time, however often it is asked for.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any, Final
+
+import webob
 
 from dfmeta.runtime import clock
 from dfmeta.runtime.threads import Semaphore, call_in_thread
@@ -30,16 +32,16 @@ class Reused:
         self, make: Callable[[], Any], *, apart: Callable[..., Any] = call_in_thread
     ) -> None:
         self._make, self._apart = make, apart
-        self._one_at_a_time = Semaphore(1)
+        self._lock = Semaphore(1)
         self._text = b""
         self._until = float("-inf")
 
     def text(self) -> bytes:
         """Return the listing as JSON."""
-        with self._one_at_a_time:
+        with self._lock:
             begun = clock.now()
             if begun >= self._until:
-                self._text = self._apart(_encoded, self._make())
+                self._text = self._apart(encode, self._make())
                 made = clock.now()
                 self._until = made + min(SHARE * (made - begun), REUSED)
             return self._text
@@ -49,5 +51,21 @@ class Reused:
         self._until = float("-inf")
 
 
-def _encoded(value: Any) -> bytes:
+def json_response(value: Any, *, status: int = 200, allow: str = "") -> webob.Response:
+    """Return a response with a JSON document.
+
+    :param value: bytes: the document in its encoding.
+    :param allow: methods, for a 405.
+    """
+    body = value if isinstance(value, bytes) else encode(value)
+    response = webob.Response(
+        status=status, content_type="application/json", charset="UTF-8", body=body
+    )
+    if allow:
+        response.headers["Allow"] = allow
+    return response
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as JSON."""
     return json.dumps(value).encode()

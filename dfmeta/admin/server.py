@@ -190,9 +190,9 @@ class AdminObserver:
 
 def request_of(exchange: Exchange[AdminClaim]) -> webob.Request:
     """Return a request whose body is read on demand."""
-    asked, ends = exchange.request, exchange.ends()
+    guest_request, ends = exchange.request, exchange.ends()
     request = webob.Request.blank(
-        f"{asked.path}?{asked.query}",
+        f"{guest_request.path}?{guest_request.query}",
         environ={
             "wsgi.input": exchange,
             "REMOTE_ADDR": exchange.claim.ip,
@@ -200,11 +200,11 @@ def request_of(exchange: Exchange[AdminClaim]) -> webob.Request:
             # Both ends of a connection within a host have the same address.
             SAME_HOST: len({address for address, _port in ends}) == 1,
         },
-        method=asked.method,
+        method=guest_request.method,
     )
     del request.environ["HTTP_HOST"]
     # "a_b" and "a-b" have the same key in the environment: only the spelling with hyphens counts.
     request.headers.update(
-        {name: value for name, value in asked.headers.items() if "_" not in name}
+        {name: value for name, value in guest_request.headers.items() if "_" not in name}
     )
     return request

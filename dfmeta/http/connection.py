@@ -17,9 +17,9 @@ from ipaddress import ip_address
 from typing import Any, Final, Generic
 
 from dfmeta.errors import BadRequestError
-from dfmeta.http.exchange import Abandoned, Ends, Exchange, RequestSlot
+from dfmeta.http.exchange import Abandoned, Ends, Exchange, K, RequestSlot
 from dfmeta.http.http1 import Body, Head, find_end, parse_head, phrase
-from dfmeta.http.service import HttpService, K
+from dfmeta.http.service import HttpService
 from dfmeta.http.sockets import abort, limit_hops, quiet, unread, unsent
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.runtime import clock, threads

@@ -433,7 +433,7 @@ def _keep_alive(headers: Mapping[str, str], minor: int) -> bool:
 
 def _options(headers: Mapping[str, str], name: str) -> set[str]:
     value = headers.get(name)
-    return {one.strip(" \t") for one in value.lower().split(",")} if value else set()
+    return {option.strip(" \t") for option in value.lower().split(",")} if value else set()
 
 
 def _malformed(cause: str) -> BadRequestError:

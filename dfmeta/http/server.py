@@ -16,7 +16,8 @@ from typing import Any, Generic, NamedTuple, Protocol
 from dfmeta.http.complaints import ALL_GUESTS, Complaints
 from dfmeta.http.connection import ServerConnection
 from dfmeta.http.connection_limiter import Admission
-from dfmeta.http.service import HttpService, K
+from dfmeta.http.exchange import K
+from dfmeta.http.service import HttpService
 from dfmeta.http.sockets import abort, close_now, keep_to
 from dfmeta.model import Caller, Endpoint
 from dfmeta.runtime import clock, hub, threads

@@ -11,14 +11,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from dfmeta import metrics
 from dfmeta.errors import BodyFault, HeadFault
 from dfmeta.http.connection_limiter import ConnectionLimiter
-from dfmeta.http.exchange import ClientClaim, Handler
+from dfmeta.http.exchange import ClientClaim, Handler, K
 from dfmeta.http.fairness import FairScheduler, RefusalThrottle
 from dfmeta.http.limits import CROWDED, Limits
 from dfmeta.model import Caller
 from dfmeta.runtime import threads
 from dfmeta.runtime.threads import Semaphore
 
-K = TypeVar("K", bound=ClientClaim)
 K_contra = TypeVar("K_contra", bound=ClientClaim, contravariant=True)
 
 

@@ -106,8 +106,8 @@ def listen_to_all(host: str, port: int) -> Any:
     :param host: a name or an address, without brackets; ``::`` is all addresses of both families.
     :raises OSError: when the name is unknown, or the address or the port is not available.
     """
-    found = green_socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    family, _kind, _protocol, _name, address = found[0]
+    infos = green_socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, _kind, _protocol, _name, address = infos[0]
     sock = green_socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -133,6 +133,8 @@ class NovaFact:
     @property
     def takes_signature(self) -> bool:
         """Whether the status depends on the signed headers, and not on the client's address."""
-        looks = self.unsigned not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
-        found = self.status == HTTPStatus.NOT_FOUND and looks
-        return not self.cause and (found or self.status == HTTPStatus.OK)
+        if self.cause:
+            return False
+        unknown = self.status == HTTPStatus.NOT_FOUND
+        differs = self.unsigned not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)
+        return self.status == HTTPStatus.OK or (unknown and differs)
