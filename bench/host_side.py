@@ -101,9 +101,9 @@ def look() -> dict[str, float]:
     patch()
     import eventlet
 
-    from dfmeta.host.netlink import HostSide, Wanted
+    from dfmeta.host.netlink import HostSide, WantedSide
 
-    side = HostSide(Wanted(DEVICE, IPv4Address(ADDRESS), 2))
+    side = HostSide(WantedSide(DEVICE, IPv4Address(ADDRESS), 2))
     side.ensure()
     waits = [0.0]
 

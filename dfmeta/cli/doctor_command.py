@@ -29,7 +29,7 @@ from dfmeta.cli.progress import shown
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.doctor import table
 from dfmeta.doctor.checks_daemon import OptionFacts
-from dfmeta.doctor.finding import Finding, Status, healthy, summary
+from dfmeta.doctor.finding import CheckStatus, Finding, healthy, summary
 from dfmeta.doctor.probes import Inspection
 from dfmeta.wiring import inspection
 from dfmeta.wiring.host_settings import settings
@@ -78,7 +78,7 @@ def doctor(
     rows = [
         {key: asdict(finding)[key] for key in COLUMNS}
         for finding in findings
-        if not (failing and finding.status is Status.OK)
+        if not (failing and finding.status is CheckStatus.OK)
     ]
     if fmt == TABLE and not wide and sys.stdout.isatty():
         # A command that is broken over lines cannot be copied.

@@ -24,8 +24,8 @@ from dfmeta.cli.common import (
 from dfmeta.cli.in_force import say, take_over
 from dfmeta.cli.port_argument import find
 from dfmeta.doctor import find_port
-from dfmeta.doctor.facts import KnownPort, Settings
-from dfmeta.doctor.flow_diff import SETTLE_PAUSE, SETTLE_TRIES, Entry, compare
+from dfmeta.doctor.facts import HostSettings, KnownPort
+from dfmeta.doctor.flow_diff import SETTLE_PAUSE, SETTLE_TRIES, FlowEntry, compare
 from dfmeta.errors import OvsdbError, StartError, SwitchError, UsageError
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
 from dfmeta.model import Endpoint
@@ -162,7 +162,7 @@ def _asked(
 
 
 def _names(
-    ports: tuple[KnownPort, ...], snapshot: Snapshot, wanted: Settings
+    ports: tuple[KnownPort, ...], snapshot: Snapshot, wanted: HostSettings
 ) -> dict[str, dict[Endpoint, tuple[str, str]]]:
     """Return bridge → endpoint → names of the port and its instance."""
     names = {port.endpoint: (port.name, port.instance) for port in ports if port.ofport is not None}
@@ -180,7 +180,7 @@ def _names(
 
 
 def _named(
-    entry: Entry, names: dict[str, dict[Endpoint, tuple[str, str]]], wanted: Settings
+    entry: FlowEntry, names: dict[str, dict[Endpoint, tuple[str, str]]], wanted: HostSettings
 ) -> tuple[str, str]:
     """Return the names of the port and the instance that a flow belongs to; empty: to none."""
     if entry.ofport is None:
@@ -190,7 +190,7 @@ def _named(
     return names[bridge].get(Endpoint(entry.ofport, entry.vid), ("gone", ""))
 
 
-def _row(entry: Entry, named: tuple[str, str]) -> dict[str, Any]:
+def _row(entry: FlowEntry, named: tuple[str, str]) -> dict[str, Any]:
     name, instance = named
     return {
         "bridge": entry.bridge,

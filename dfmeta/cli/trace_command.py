@@ -29,10 +29,10 @@ from dfmeta.doctor import (
     trace_paths,
 )
 from dfmeta.doctor.agent import HangsError, own
-from dfmeta.doctor.facts import GuestFailure, KnownPort, PathFacts, Settings
-from dfmeta.doctor.finding import Finding, Status, time_of_day
+from dfmeta.doctor.facts import GuestFailure, HostSettings, KnownPort, PathFacts
+from dfmeta.doctor.finding import CheckStatus, Finding, time_of_day
 from dfmeta.doctor.flow_diff import addresses_of, tap_of
-from dfmeta.doctor.probes import Inspection, Options
+from dfmeta.doctor.probes import Inspection, InspectionOptions
 from dfmeta.doctor.trace_paths import Trace, parse
 from dfmeta.errors import DfmetaError, NotRunningError, SwitchError, printable
 from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
@@ -75,7 +75,7 @@ AWAY: Final = "dfmeta-agent does not run, or not with this configuration"
 class Scene:
     """The facts that the traces of all ports share."""
 
-    wanted: Settings
+    wanted: HostSettings
     snapshot: Snapshot
     ports: tuple[KnownPort, ...]
     running: bool
@@ -179,7 +179,7 @@ def look(conf: cfg.ConfigOpts) -> Scene:
     except SwitchError as error:
         unseen = str(error)
     agent = agent_of(conf)
-    inspection = Inspection(wanted, Options(), agent)
+    inspection = Inspection(wanted, InspectionOptions(), agent)
     try:
         ports, ip6, running = agent.ports(wanted.keys), agent.served_ip6(), True
     except NotRunningError as error:
@@ -414,13 +414,13 @@ def _steps(name: str, leg: trace_paths.Leg) -> Iterator[str | Stop]:
 def _host(scene: Scene, family: Family) -> Iterator[str | Stop]:
     """Run doctor's checks of the host; the first fault ends the path."""
     findings = list(scene.judge(HOST_CHECKS[family.version]))
-    fine = [each.check for each in findings[:-1] if each.status is Status.OK]
+    fine = [each.check for each in findings[:-1] if each.status is CheckStatus.OK]
     yield f"  host   ok: {', '.join(fine)}"
     for each in findings[:-1]:
-        if each.status is Status.UNKNOWN:
+        if each.status is CheckStatus.UNKNOWN:
             yield f"  host   {each.check} is unknown: {each.text}"
     yield f"  proxy  {findings[-1].text}"
-    wrong = [each for each in findings if each.status is Status.WRONG]
+    wrong = [each for each in findings if each.status is CheckStatus.WRONG]
     if wrong:
         yield from (f"  host   {each.check} is wrong: {each.text}" for each in wrong[1:])
         yield Stop(f"stops at the host: {wrong[0].text}; {wrong[0].remedy}")
@@ -434,11 +434,11 @@ def _probe(scene: Scene, family: Family) -> Iterator[str | Stop]:
     facts = scene.path.over(family.version)
     waits = scene.snapshot.other_config.get(RESTORE_WAIT) == "true"
     waiting = checks_switch.restore_wait(waits, facts)
-    if waiting.status is Status.WRONG:
+    if waiting.status is CheckStatus.WRONG:
         yield Stop(f"stops at the switch: {waiting.text}: {waiting.remedy}")
     probe = checks_host.path(facts, scene.wanted.over(family))
     yield f"  probe  {probe.text}"
-    if probe.status is Status.WRONG:
+    if probe.status is CheckStatus.WRONG:
         yield Stop(f"stops at the host: {probe.text}: `dfmeta doctor` shows the remedy")
 
 
@@ -466,7 +466,7 @@ def _controller(scene: Scene, port: KnownPort, way: Way) -> Iterator[str | Stop]
 
 
 def _without_daemon(
-    wanted: Settings, snapshot: Snapshot
+    wanted: HostSettings, snapshot: Snapshot
 ) -> tuple[tuple[KnownPort, ...], tuple[str, ...]]:
     """Return guests' ports from OVSDB, and the IPv6 addresses of the service that have flows.
 

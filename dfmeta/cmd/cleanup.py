@@ -20,7 +20,7 @@ from dfmeta.cmd.startup_progress import LINES, Waiting
 from dfmeta.errors import StartError
 from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.host import device
-from dfmeta.host.netlink import HostSide, Wanted
+from dfmeta.host.netlink import HostSide, WantedSide
 from dfmeta.http.sockets import silence
 from dfmeta.identity.registry import Registry
 from dfmeta.ovsdb.bridge_reader import Update
@@ -98,8 +98,10 @@ class Cleanup:
             for one in HostSide(wanted).remove(device_stays=self._meta is not None):
                 LOG.info("Removed the %s", one)
 
-    def _wanted(self, device: str, address: IPv4Address | IPv6Address, family: Family) -> Wanted:
-        wanted = Wanted(device, address, self._group.route_table, family)
+    def _wanted(
+        self, device: str, address: IPv4Address | IPv6Address, family: Family
+    ) -> WantedSide:
+        wanted = WantedSide(device, address, self._group.route_table, family)
         if self._meta is None:
             return wanted
         hop, network = self._keys.next_hop(family.version), self._keys.network(family.version)

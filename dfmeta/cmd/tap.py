@@ -18,8 +18,8 @@ from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.service import Tap
 from dfmeta.host import device
-from dfmeta.host.changes import Changes, NewRules
-from dfmeta.host.netlink import Wanted
+from dfmeta.host.changes import KernelChanges, NewRules
+from dfmeta.host.netlink import WantedSide
 from dfmeta.host.sides import HostSides
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.identity.meta_key import MetaKeys
@@ -83,7 +83,7 @@ class TapKeeper:
         count, until the port is missing."""
         self._number_due: float | None = None
         """Time of the next request for the missing numbers of ports; None: none is missing."""
-        self._changes = Changes(wanted.route_table)
+        self._changes = KernelChanges(wanted.route_table)
         self._made: set[str] = set()
         """Objects that this process has created or changed: "port", "arp_ignore"."""
 
@@ -275,20 +275,20 @@ class TapKeeper:
         six = str(self._keys.network(6)) if self._host_ip6 else ""
         return str(self._keys.network(4)), six
 
-    def _wanted4(self, name: str, address: str, table: int) -> Wanted:
+    def _wanted4(self, name: str, address: str, table: int) -> WantedSide:
         """Return IPv4's side of the host."""
         network = self._keys.network(4) if self._meta is not None else None
         next_hop = self._keys.next_hop(4)
         keys = self._keys.network(4)
-        return Wanted(name, IPv4Address(address), table, IPV4, next_hop, network, keys)
+        return WantedSide(name, IPv4Address(address), table, IPV4, next_hop, network, keys)
 
-    def _wanted6(self, name: str, address: str, table: int) -> Wanted | None:
+    def _wanted6(self, name: str, address: str, table: int) -> WantedSide | None:
         """Return IPv6's side of the host; None for an empty address."""
         if not address:
             return None
         network = self._keys.network(6) if self._meta is not None else None
         next_hop, keys = self._keys.next_hop(6), self._keys.network(6)
-        return Wanted(name, IPv6Address(address), table, IPV6, next_hop, network, keys)
+        return WantedSide(name, IPv6Address(address), table, IPV6, next_hop, network, keys)
 
     def _remove_port(self, watcher: OvsdbWatcher, name: str, *, has_meta_ips: bool) -> list[str]:
         """Remove a device's port, or the second bridge with its ports and the Meta IPs in OVSDB.
@@ -386,14 +386,14 @@ class TapKeeper:
         )
 
 
-def _of_former(former: HostMemory, address: str, family: Family, network: str) -> Wanted | None:
+def _of_former(former: HostMemory, address: str, family: Family, network: str) -> WantedSide | None:
     """Return one side of a former configuration; None for an empty address.
 
     Its next hop does not matter: the removal of a route does not need it.
     """
     if not address:
         return None
-    return Wanted(
+    return WantedSide(
         former.device,
         ip_address(address),
         former.table,

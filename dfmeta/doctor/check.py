@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dfmeta.doctor.checks_haproxy import EngineFacts
-from dfmeta.doctor.facts import Settings
+from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import Finding, unknown
 from dfmeta.doctor.probes import Inspection
 from dfmeta.flows.family import IPV4, IPV6, Family
@@ -122,7 +122,7 @@ def of_limits(judge: Callable[[LimitFacts], Verdict]) -> Run:
 
 
 def both(
-    name: str, about: str, judge: Callable[[HostFacts, Settings, Inspection], Verdict]
+    name: str, about: str, judge: Callable[[HostFacts, HostSettings, Inspection], Verdict]
 ) -> tuple[Check, Check]:
     """Return the rows of a check of the host's side in both versions of IP."""
 

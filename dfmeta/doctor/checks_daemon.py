@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dfmeta.doctor.agent import SHORT, DaemonFacts
-from dfmeta.doctor.facts import Settings
+from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.host.facts import AccountFacts, ProcessFacts, SocketFacts
 
@@ -138,7 +138,7 @@ def user(uid: int) -> Finding:
     return ok("doctor runs as root")
 
 
-def daemon(facts: DaemonFacts, wanted: Settings) -> Finding:
+def daemon(facts: DaemonFacts, wanted: HostSettings) -> Finding:
     """Check that dfmeta-agent runs and is ready."""
     if facts.hangs:
         return wrong(

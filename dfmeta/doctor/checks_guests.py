@@ -12,7 +12,7 @@ from typing import Final
 
 from dfmeta.doctor import find_port
 from dfmeta.doctor.checks_trunks import leads_to_trunk
-from dfmeta.doctor.facts import GuestFailure, KnownPort, Settings
+from dfmeta.doctor.facts import GuestFailure, HostSettings, KnownPort
 from dfmeta.doctor.finding import Finding, listed, ok, time_of_day, unknown, warning, wrong
 from dfmeta.doctor.flow_diff import drops_flood
 from dfmeta.flows.flow import Seen, comes_in_at
@@ -40,7 +40,7 @@ _OF_A_MACHINE: Final = (
 
 def ports(
     all_ports: Iterable[KnownPort],
-    wanted: Settings,
+    wanted: HostSettings,
     *,
     running: bool,
     snapshot: Snapshot | None = None,
@@ -86,7 +86,7 @@ def _broken(ports: Sequence[KnownPort]) -> Iterator[Finding]:
         )
 
 
-def _without_instance(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:
+def _without_instance(ports: Sequence[KnownPort], wanted: HostSettings) -> Iterator[Finding]:
     if ports:
         others = [source for source in wanted.sources if source != "ovsdb"]
         nor = f", and {listed(others)} does not know it" if others else ""
@@ -116,7 +116,7 @@ def _without_number(ports: Sequence[KnownPort]) -> Iterator[Finding]:
 
 
 def _without_connection(
-    ports: Sequence[KnownPort], wanted: Settings, snapshot: Snapshot | None
+    ports: Sequence[KnownPort], wanted: HostSettings, snapshot: Snapshot | None
 ) -> Iterator[Finding]:
     if ports:
         checksums = "; ".join(_checksums(snapshot, wanted.bridge, ports))
@@ -132,7 +132,7 @@ def _without_connection(
         )
 
 
-def _cut_off(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:
+def _cut_off(ports: Sequence[KnownPort], wanted: HostSettings) -> Iterator[Finding]:
     if ports:
         causes = ((port.name, port.cut.cause if port.cut else port.fault) for port in ports)
         cut = next((port.cut for port in ports if port.cut), None)
@@ -143,7 +143,7 @@ def _cut_off(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:
         )
 
 
-def _without_project(ports: Sequence[KnownPort], wanted: Settings) -> Iterator[Finding]:
+def _without_project(ports: Sequence[KnownPort], wanted: HostSettings) -> Iterator[Finding]:
     if ports:
         yield wrong(
             f"no project is known for {_names(ports)}, and Nova needs it to answer: "
@@ -204,7 +204,7 @@ def _is_machine(kind: str, driver: str) -> bool | None:
     return {"tun": True, "veth": False}.get(driver)
 
 
-def other_ports(snapshot: Snapshot, wanted: Settings) -> Iterator[Finding]:
+def other_ports(snapshot: Snapshot, wanted: HostSettings) -> Iterator[Finding]:
     """List the ports that are not guests' ports though a guest could be connected to them.
 
     Yields nothing if there are none.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dfmeta.doctor.facts import PathFacts, Settings
+from dfmeta.doctor.facts import HostSettings, PathFacts
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.flows.family import IPV4, IPV6
 from dfmeta.host.facts import HostFacts, RuleFact
@@ -41,7 +41,7 @@ _VERSIONS: Final = {"ip": (4,), "ip6": (6,), "inet": (4, 6), "netdev": (4, 6)}
 _IPTABLES: Final = {4: "iptables", 6: "ip6tables"}
 
 
-def device(host: HostFacts, wanted: Settings) -> Finding:
+def device(host: HostFacts, wanted: HostSettings) -> Finding:
     """Check that tap-metadata's device exists and is up."""
     if host.up is None:
         return wrong(
@@ -58,7 +58,7 @@ def device(host: HostFacts, wanted: Settings) -> Finding:
     return ok(f"{wanted.tap} is up")
 
 
-def address(host: HostFacts, wanted: Settings) -> Finding:
+def address(host: HostFacts, wanted: HostSettings) -> Finding:
     """Check that tap-metadata has the proxy's address.
 
     Another device may have the address too: guests' connections arrive on tap-metadata, and the
@@ -95,17 +95,17 @@ def address(host: HostFacts, wanted: Settings) -> Finding:
     return ok(f"{wanted.tap} has {ip}/{bits}{beside}")
 
 
-def rule_from(host: HostFacts, wanted: Settings) -> Finding | None:
+def rule_from(host: HostFacts, wanted: HostSettings) -> Finding | None:
     """Check that the rule exists that sends packets from the proxy's address to the route table."""
     return _rule(host, wanted, "from")
 
 
-def rule_oif(host: HostFacts, wanted: Settings) -> Finding | None:
+def rule_oif(host: HostFacts, wanted: HostSettings) -> Finding | None:
     """Check that the rule exists that sends packets through tap-metadata to the route table."""
     return _rule(host, wanted, "oif")
 
 
-def _rule(host: HostFacts, wanted: Settings, selector: str) -> Finding | None:
+def _rule(host: HostFacts, wanted: HostSettings, selector: str) -> Finding | None:
     """Check one rule; None if the host needs none."""
     rule = _rule_of(host, selector)
     if rule is None:
@@ -123,12 +123,12 @@ def _rule_of(host: HostFacts, selector: str) -> RuleFact | None:
     return next((rule for rule in host.rules if rule.selector.startswith(f"{selector} ")), None)
 
 
-def _add(rule: RuleFact, wanted: Settings) -> str:
+def _add(rule: RuleFact, wanted: HostSettings) -> str:
     selector, table = rule.selector, wanted.route_table
     return f"`ip rule add priority {rule.priority} {selector} table {table}`"
 
 
-def route(host: HostFacts, wanted: Settings) -> Finding:
+def route(host: HostFacts, wanted: HostSettings) -> Finding:
     """Check that the route table's default route goes through tap-metadata."""
     next_hop, network = _next_hop(wanted), wanted.network
     by = f"dev {wanted.tap} onlink mtu {TAP_MTU_MIN}"
@@ -152,7 +152,7 @@ def route(host: HostFacts, wanted: Settings) -> Finding:
     )
 
 
-def way_back(host: HostFacts, wanted: Settings) -> Finding | None:
+def way_back(host: HostFacts, wanted: HostSettings) -> Finding | None:
     """Check that the kernel sends answers by tap-metadata.
 
     A rule of another program or an address of the host may precede dfmeta's rules. None if a rule,
@@ -176,7 +176,7 @@ def way_back(host: HostFacts, wanted: Settings) -> Finding | None:
     )
 
 
-def _late(host: HostFacts, wanted: Settings) -> Finding:
+def _late(host: HostFacts, wanted: HostSettings) -> Finding:
     """Return the line on a rule of another program that takes the answers to guests."""
     table = wanted.route_table
     rules = [f"'{rule.priority}: {rule.selector} lookup {table}'" for rule in host.rules]
@@ -189,7 +189,7 @@ def _late(host: HostFacts, wanted: Settings) -> Finding:
     )
 
 
-def neighbour(host: HostFacts, wanted: Settings) -> Finding:
+def neighbour(host: HostFacts, wanted: HostSettings) -> Finding:
     """Check that the next hop of that route has a permanent MAC, so that none is asked for."""
     next_hop = _next_hop(wanted)
     if host.neighbour:
@@ -203,7 +203,7 @@ def neighbour(host: HostFacts, wanted: Settings) -> Finding:
     )
 
 
-def rp_filter(host: HostFacts, wanted: Settings) -> Finding:
+def rp_filter(host: HostFacts, wanted: HostSettings) -> Finding:
     """Check that reverse path filtering lets guests' packets in.
 
     The larger value of ``all`` and the interface applies. With the ``from`` rule every value works,
@@ -225,7 +225,7 @@ def rp_filter(host: HostFacts, wanted: Settings) -> Finding:
     )
 
 
-def arp_ignore(host: HostFacts, wanted: Settings) -> Finding:
+def arp_ignore(host: HostFacts, wanted: HostSettings) -> Finding:
     """Check that the host does not answer ARP for the proxy's address on other interfaces.
 
     Only for a family that uses ARP, that is, IPv4.
@@ -239,7 +239,7 @@ def arp_ignore(host: HostFacts, wanted: Settings) -> Finding:
     return ok(f"net.ipv4.conf.all.arp_ignore is {host.arp_ignore}")
 
 
-def checksum(host: HostFacts, datapath_type: str, *, wanted: Settings) -> Finding:
+def checksum(host: HostFacts, datapath_type: str, *, wanted: HostSettings) -> Finding:
     """Check that tap-metadata sends complete TCP checksums to a userspace datapath."""
     if datapath_type != USERSPACE:
         return ok("the kernel's datapath completes checksums by itself")
@@ -254,7 +254,7 @@ def checksum(host: HostFacts, datapath_type: str, *, wanted: Settings) -> Findin
     return ok(f"{wanted.tap} sends complete checksums")
 
 
-def listener(host: HostFacts, wanted: Settings, *, running: bool) -> Finding:
+def listener(host: HostFacts, wanted: HostSettings, *, running: bool) -> Finding:
     """Check that the proxy, and no other program, listens on host_ip and port.
 
     :param running: the daemon runs; while it does not, its listener is kept open for the next one.
@@ -295,7 +295,7 @@ def ipv6(lack: Lack) -> Finding:
     )
 
 
-def _option(wanted: Settings) -> str:
+def _option(wanted: HostSettings) -> str:
     if wanted.meta is not None:
         four, six = "[METADATA] provider_cidr", "[df_metadata] key_prefix6"
     else:
@@ -303,30 +303,30 @@ def _option(wanted: Settings) -> str:
     return four if wanted.family is IPV4 else six
 
 
-def _port(wanted: Settings) -> str:
+def _port(wanted: HostSettings) -> str:
     if wanted.meta is not None:
         return "[METADATA] host_proxy_listen_port"
     return "[df_metadata] port"
 
 
-def _next_hop(wanted: Settings) -> str:
+def _next_hop(wanted: HostSettings) -> str:
     return wanted.keys.next_hop(wanted.family.version)
 
 
-def _keys(wanted: Settings) -> str:
+def _keys(wanted: HostSettings) -> str:
     if wanted.network is not None:
         return str(wanted.network)
     return KEYS4 if wanted.family is IPV4 else str(wanted.keys.network(wanted.family.version))
 
 
-def _for(wanted: Settings, remedy: str) -> str:
+def _for(wanted: HostSettings, remedy: str) -> str:
     """Add the option for the IP version to the ip(8) commands in *remedy*; IPv4 needs none."""
     if wanted.family is IPV4:
         return remedy
     return remedy.replace("`ip ", f"`ip -{wanted.family.version} ")
 
 
-def path(facts: PathFacts, wanted: Settings) -> Finding:
+def path(facts: PathFacts, wanted: HostSettings) -> Finding:
     """Check that the host lets a SYN from the switch reach the proxy, and the answer return.
 
     :param facts: the result for the version of IP of *wanted*.
@@ -353,7 +353,7 @@ def path(facts: PathFacts, wanted: Settings) -> Finding:
     )
 
 
-def _lines(wanted: Settings) -> str:
+def _lines(wanted: HostSettings) -> str:
     """Return the names of the checks of which one may name the cause."""
     end = "-ipv6" if wanted.family is IPV6 else ""
     names = [f"{name}{end}" for name in _LINES[wanted.family.version]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from dfmeta.doctor.facts import KnownPort, MetaSide, Settings
+from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.flows.flow import Foreign
 from dfmeta.flows.pipeline import MetaPurpose, MetaStage
@@ -23,7 +23,7 @@ _MARK: Final = "dfmeta"
 """Key in external_ids of rows that dfmeta has created."""
 
 
-def bridge(snapshot: Snapshot, wanted: Settings, meta: MetaSide, *, cause: str = "") -> Finding:
+def bridge(snapshot: Snapshot, wanted: HostSettings, meta: MetaSide, *, cause: str = "") -> Finding:
     """Check that the second bridge exists, answers and is configured as dfmeta does it.
 
     :param cause: why its flows could not be read; empty if they were, or were not asked for.
@@ -74,7 +74,7 @@ def _others(snapshot: Snapshot, meta: MetaSide) -> list[str]:
 
 def patch(
     snapshot: Snapshot,
-    wanted: Settings,
+    wanted: HostSettings,
     meta: MetaSide,
     bits: Mapping[str, Mapping[int, PortBits]] | None = None,
 ) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ def patch(
         )
 
 
-def patch_vlan(snapshot: Snapshot, wanted: Settings, meta: MetaSide) -> Iterator[Finding]:
+def patch_vlan(snapshot: Snapshot, wanted: HostSettings, meta: MetaSide) -> Iterator[Finding]:
     """Check that no frames are flooded over the patch; no line if neither end exists."""
     ends = (snapshot.interface(name, of) for name, of, _peer in _ends(wanted, meta))
     rows = [row for row in ends if row is not None]
@@ -129,7 +129,7 @@ def absent(name: str, bridge: str, snapshot: Snapshot) -> Finding:
     return wrong(f"{name} is not a port of {bridge}", MAKES)
 
 
-def _ends(wanted: Settings, meta: MetaSide) -> tuple[tuple[str, str, str], ...]:
+def _ends(wanted: HostSettings, meta: MetaSide) -> tuple[tuple[str, str, str], ...]:
     """Return name, bridge and peer of both ends of the patch."""
     names = meta.names
     return (
@@ -274,7 +274,7 @@ def _removal(meta: MetaSide, flow: Foreign) -> str:
     return f'`ovs-ofctl del-flows {meta.names.bridge} "{where}"`'
 
 
-def room(ports: Sequence[KnownPort], wanted: Settings) -> Finding:
+def room(ports: Sequence[KnownPort], wanted: HostSettings) -> Finding:
     """Check that each port has a Meta IP.
 
     :param ports: the guests' ports, from the running daemon.

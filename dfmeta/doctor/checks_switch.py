@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from dfmeta.doctor import checks_meta
-from dfmeta.doctor.facts import PathFacts, Settings
+from dfmeta.doctor.facts import HostSettings, PathFacts
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
-from dfmeta.doctor.flow_diff import Entry, State, takes
+from dfmeta.doctor.flow_diff import FlowEntry, FlowState, takes
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.flow import Foreign
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT
@@ -34,7 +34,7 @@ _ACTIVATION = _PAUSE, _ANNOUNCEMENT = 1000, 1010
 _ETH_RARP = 0x8035
 
 
-def ovsdb(cause: str, wanted: Settings) -> Finding:
+def ovsdb(cause: str, wanted: HostSettings) -> Finding:
     """Check that OVSDB answers; *cause* is empty when it does."""
     if cause:
         return wrong(
@@ -80,7 +80,7 @@ def parse_version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers if number.isdecimal())
 
 
-def bridge(row: Bridge | None, wanted: Settings) -> Finding:
+def bridge(row: Bridge | None, wanted: HostSettings) -> Finding:
     """Check that OVSDB has the integration bridge."""
     if row is None:
         return wrong(
@@ -90,7 +90,7 @@ def bridge(row: Bridge | None, wanted: Settings) -> Finding:
     return ok(f"OVSDB has the bridge {row.name}")
 
 
-def socket(cause: str, wanted: Settings) -> Finding:
+def socket(cause: str, wanted: HostSettings) -> Finding:
     """Check that the bridge's management socket accepts connections; *cause*: empty if it does."""
     if cause:
         return wrong(
@@ -102,7 +102,7 @@ def socket(cause: str, wanted: Settings) -> Finding:
     return ok(f"{wanted.socket} accepts connections")
 
 
-def openflow(cause: str, wanted: Settings) -> Finding:
+def openflow(cause: str, wanted: HostSettings) -> Finding:
     """Check that the bridge supports OpenFlow 1.3; *cause* is empty when it does."""
     if cause:
         return wrong(
@@ -113,7 +113,7 @@ def openflow(cause: str, wanted: Settings) -> Finding:
 
 
 def tap(
-    row: Interface | None, snapshot: Snapshot, *, wanted: Settings, cut: Cut | None = None
+    row: Interface | None, snapshot: Snapshot, *, wanted: HostSettings, cut: Cut | None = None
 ) -> Finding:
     """Check that tap-metadata is a port of the bridge as dfmeta makes it.
 
@@ -154,7 +154,7 @@ def foreign_flows(
     flows: Iterable[Foreign] | None,
     ports: Mapping[Endpoint, str],
     *,
-    wanted: Settings,
+    wanted: HostSettings,
     ip6: tuple[str, ...] = (),
 ) -> Iterator[Finding]:
     """Check that no flow of another program in the classification table precedes dfmeta's hooks.
@@ -225,7 +225,7 @@ def _of_ip6(ip6: tuple[str, ...]) -> str:
     return f", or for TCP/{METADATA_PORT} and neighbour discovery of {listed(ip6)}" if ip6 else ""
 
 
-def _removal(flow: Foreign, flows: Iterable[Foreign], wanted: Settings) -> str:
+def _removal(flow: Foreign, flows: Iterable[Foreign], wanted: HostSettings) -> str:
     """Return the command that deletes *flow* alone: many flows may share a cookie, 0 above all."""
     table = wanted.layout.classification_table
     if sum(other.cookie == flow.cookie for other in flows) == 1:
@@ -240,7 +240,7 @@ def _removal(flow: Foreign, flows: Iterable[Foreign], wanted: Settings) -> str:
 
 
 def our_flows(
-    rows: Iterable[Entry] | None, problem: str, *, bridge: str, alone: bool = True
+    rows: Iterable[FlowEntry] | None, problem: str, *, bridge: str, alone: bool = True
 ) -> Iterator[Finding]:
     """Check that dfmeta's flows on one bridge are the desired ones.
 
@@ -253,8 +253,8 @@ def our_flows(
         yield unknown(f"{which}: {problem or 'the switch does not answer'}")
         return
     rows = tuple(rows)
-    lost = [row for row in rows if row.state in (State.MISSING, State.DIFFERS)]
-    strange = [row for row in rows if row.state is State.UNKNOWN]
+    lost = [row for row in rows if row.state in (FlowState.MISSING, FlowState.DIFFERS)]
+    strange = [row for row in rows if row.state is FlowState.UNKNOWN]
     if lost:
         yield wrong(
             f"{len(lost)} of dfmeta's flows are missing or changed on {bridge}: "
@@ -276,7 +276,7 @@ def our_flows(
         yield ok(f"all {len(rows)} of dfmeta's flows exist{where}, no stray flow (cookie={cookie})")
 
 
-def _named(row: Entry) -> str:
+def _named(row: FlowEntry) -> str:
     name = f"{row.purpose}{f' of port {row.ofport}' if row.ofport is not None else ''}"
     # Over IPv4, the service has only one address.
     return f"{name} to {row.service}" if row.family == IPV6.version and row.service else name

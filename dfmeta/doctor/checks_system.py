@@ -7,7 +7,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from dfmeta.doctor.facts import Settings
+from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.host.facts import ConntrackFacts, LimitFacts, NetworkdFacts
 
@@ -177,7 +177,7 @@ def clock(
         yield ok("the clock is not synchronised (adjtimex), and nothing here depends on it")
 
 
-def networkd(facts: NetworkdFacts, wanted: Settings) -> Finding:
+def networkd(facts: NetworkdFacts, wanted: HostSettings) -> Finding:
     """Check that systemd-networkd does not remove dfmeta's rules and route."""
     if not facts.running:
         return ok("systemd-networkd does not run")
@@ -193,7 +193,7 @@ def networkd(facts: NetworkdFacts, wanted: Settings) -> Finding:
     return ok("systemd-networkd does not remove rules and routes of other programs")
 
 
-def cloud(route: str, wanted: Settings) -> Finding:
+def cloud(route: str, wanted: HostSettings) -> Finding:
     """Check that the host does not need the address of tap-metadata for its own metadata.
 
     :param route: see :func:`cloud_signs`.

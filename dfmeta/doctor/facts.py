@@ -43,7 +43,7 @@ class MetaSide:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class HostSettings:
     """The state of the host that the configuration asks for."""
 
     bridge: str
@@ -100,7 +100,7 @@ class Settings:
             sides[self.meta.names.bridge] = self.meta.socket, self.meta.layout
         return sides
 
-    def over(self, family: Family) -> Settings:
+    def over(self, family: Family) -> HostSettings:
         """Return the settings for one version of IP: addresses and listener are of *family*.
 
         Call it on settings of IPv4, as they are read.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 from typing import Final
 
-from dfmeta.doctor.facts import KnownPort, Settings
+from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.finding import listed
 from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.model import OBSERVED, GuestAddress, Port, PortKind, PortState
@@ -90,7 +90,7 @@ def behind_trunk(
     )
 
 
-def no_port(snapshot: Snapshot, text: str, *, wanted: Settings, running: bool) -> str:
+def no_port(snapshot: Snapshot, text: str, *, wanted: HostSettings, running: bool) -> str:
     """Return why the bridge has no guest's port that *text* names.
 
     :param running: the daemon runs, which knows the names of instances and addresses of guests.
@@ -111,7 +111,7 @@ def no_port(snapshot: Snapshot, text: str, *, wanted: Settings, running: bool) -
     return f"{row.name} is not a guest's port: {_kind(row, wanted)}"
 
 
-def could_be_a_guests(interface: Interface, wanted: Settings) -> bool:
+def could_be_a_guests(interface: Interface, wanted: HostSettings) -> bool:
     """Return whether it is a port of the bridge that is not a guest's but could have a guest."""
     return (
         interface.bridge == wanted.bridge
@@ -144,7 +144,7 @@ def _called(interface: Interface, text: str) -> bool:
     return text == interface.name or text.lower() in [name.lower() for name in ids if name]
 
 
-def _kind(interface: Interface, wanted: Settings) -> str:
+def _kind(interface: Interface, wanted: HostSettings) -> str:
     """Return the kind of the port, and why it has no guest or how to make it a guest's port."""
     name, kind = interface.name, interface.type
     if name == wanted.tap:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 
-class Status(enum.StrEnum):
+class CheckStatus(enum.StrEnum):
     """The result of a check in one word."""
 
     OK = "ok"
@@ -25,7 +25,7 @@ class Status(enum.StrEnum):
 class Finding:
     """One line of doctor: the status, the result as text, and the remedy."""
 
-    status: Status
+    status: CheckStatus
     text: str
     remedy: str = ""
     """Text with a command between backticks. Empty unless the status is ``wrong`` or ``warning``.
@@ -36,22 +36,22 @@ class Finding:
 
 def ok(text: str) -> Finding:
     """Return a finding without a fault."""
-    return Finding(Status.OK, text)
+    return Finding(CheckStatus.OK, text)
 
 
 def wrong(text: str, remedy: str) -> Finding:
     """Return a fault: guests are not served, or not well, until *remedy* is applied."""
-    return Finding(Status.WRONG, text, remedy)
+    return Finding(CheckStatus.WRONG, text, remedy)
 
 
 def warning(text: str, remedy: str) -> Finding:
     """Return a limitation that *remedy* ends; guests are served all the same."""
-    return Finding(Status.WARNING, text, remedy)
+    return Finding(CheckStatus.WARNING, text, remedy)
 
 
 def unknown(text: str) -> Finding:
     """Return the finding of a check that could not be made."""
-    return Finding(Status.UNKNOWN, text)
+    return Finding(CheckStatus.UNKNOWN, text)
 
 
 def by_files(finding: Finding, options: Iterable[str]) -> Finding:
@@ -67,18 +67,18 @@ def by_files(finding: Finding, options: Iterable[str]) -> Finding:
     if not names:
         return finding
     text = f"{finding.text}, with {names} of the files; the daemon has another value"
-    status = Status.UNKNOWN if finding.status is Status.OK else finding.status
+    status = CheckStatus.UNKNOWN if finding.status is CheckStatus.OK else finding.status
     return Finding(status, text, finding.remedy)
 
 
-_SUMMED: Final = {Status.OK: "ok", Status.WARNING: "warnings", Status.WRONG: "wrong"}
+_SUMMED: Final = {CheckStatus.OK: "ok", CheckStatus.WARNING: "warnings", CheckStatus.WRONG: "wrong"}
 
 
 def summary(findings: Iterable[Finding]) -> str:
     """Return the numbers of findings by status in a line, such as ``50 ok, 1 warning, 0 wrong``."""
     counts = Counter(finding.status for finding in findings)
     words = [f"{counts[status]} {word}" for status, word in _SUMMED.items()]
-    words += [f"{counts[Status.UNKNOWN]} not checked"] if counts[Status.UNKNOWN] else []
+    words += [f"{counts[CheckStatus.UNKNOWN]} not checked"] if counts[CheckStatus.UNKNOWN] else []
     return ", ".join(words).replace(" 1 warnings", " 1 warning")
 
 
@@ -87,7 +87,12 @@ def healthy(findings: Iterable[Finding]) -> bool:
 
     ``unknown`` is not a fault: its cause has a line of its own. Neither is ``warning``.
     """
-    return all(finding.status is not Status.WRONG for finding in findings)
+    return all(finding.status is not CheckStatus.WRONG for finding in findings)
+
+
+def first_fault(findings: Iterable[Finding]) -> Finding | None:
+    """Return the first finding that is ``wrong``; None if none is."""
+    return next((each for each in findings if each.status is CheckStatus.WRONG), None)
 
 
 SHOWN: Final = 8

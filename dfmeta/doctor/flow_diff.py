@@ -11,7 +11,7 @@ from typing import Final
 
 from dfmeta.apps.switch_facts import Reading, read_flows
 from dfmeta.doctor.agent import Agent, own
-from dfmeta.doctor.facts import KnownPort, Settings
+from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.find_port import ovsdb_ports
 from dfmeta.errors import NotRunningError, SwitchError
 from dfmeta.flows import meta_bridge
@@ -59,7 +59,7 @@ SETTLE_PAUSE: Final = 0.4
 all readings is shown."""
 
 
-class State(enum.StrEnum):
+class FlowState(enum.StrEnum):
     """How a flow on the switch compares with the desired flows."""
 
     OK = "ok"
@@ -76,10 +76,10 @@ class State(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FlowEntry:
     """A flow with its purpose, its guest and its state."""
 
-    state: State
+    state: FlowState
     table: str
     """The table's name, or its number if it is not a table of dfmeta."""
     purpose: str
@@ -153,7 +153,7 @@ def entries(
     layout: Layout,
     keys: Keys = IN_PORT,
     bridge: str = "",
-) -> tuple[Entry, ...]:
+) -> tuple[FlowEntry, ...]:
     """Compare the flows on the switch with the desired ones; sort them by table and port.
 
     :param seen: flows with dfmeta's cookie on the switch.
@@ -166,13 +166,13 @@ def entries(
     rows = [_entry(entry, _judge(entry.flow, by_key), layout, keys) for entry in seen]
     present = {entry.flow.match_key for entry in seen if entry.flow is not None}
     missing = [flow for key, flow in (by_key or {}).items() if key not in present]
-    rows += [_entry(_as_seen(flow, layout), State.MISSING, layout, keys) for flow in missing]
+    rows += [_entry(_as_seen(flow, layout), FlowState.MISSING, layout, keys) for flow in missing]
     return tuple(replace(row, bridge=bridge) for row in sorted(rows, key=_order(layout)))
 
 
-def faulty(rows: Iterable[Entry]) -> tuple[Entry, ...]:
+def faulty(rows: Iterable[FlowEntry]) -> tuple[FlowEntry, ...]:
     """Return the entries that are missing, different or stray."""
-    right = (State.OK, State.FLOOD, State.UNCHECKED)
+    right = (FlowState.OK, FlowState.FLOOD, FlowState.UNCHECKED)
     return tuple(row for row in rows if row.state not in right)
 
 
@@ -189,26 +189,26 @@ def drops_flood(flow: Flow) -> bool:
 _LIMITED: Final = (Purpose.SYN, Purpose.GUEST_SYN, Purpose.GUEST_ND_BARE)
 
 
-def _judge(flow: Flow | None, by_key: _ByKey | None) -> State:
+def _judge(flow: Flow | None, by_key: _ByKey | None) -> FlowState:
     if flow is None:
-        return State.UNKNOWN
+        return FlowState.UNKNOWN
     if by_key is None:
-        return State.UNCHECKED
+        return FlowState.UNCHECKED
     wanted = by_key.get(flow.match_key)
     if wanted is None:
-        return State.UNKNOWN
+        return FlowState.UNKNOWN
     if drops_flood(flow):
-        return State.FLOOD
-    return State.OK if flow == wanted else State.DIFFERS
+        return FlowState.FLOOD
+    return FlowState.OK if flow == wanted else FlowState.DIFFERS
 
 
-def _entry(seen: Seen, state: State, layout: Layout, keys: Keys) -> Entry:
+def _entry(seen: Seen, state: FlowState, layout: Layout, keys: Keys) -> FlowEntry:
     stage = layout.stage(seen.table)
     read = read_address(seen.flow, keys) if seen.flow is not None else NONE
     # A flow that belongs to no endpoint is listed under its in_port.
     at = seen.flow.field("in_port") if seen.flow is not None else None
     ofport = read.endpoint.ofport if read.endpoint is not None else at
-    return Entry(
+    return FlowEntry(
         state,
         table_name(stage) if stage is not None else str(seen.table),
         purpose_name(seen.flow.purpose) if seen.flow is not None else "?",
@@ -240,10 +240,10 @@ def _as_seen(flow: Flow, layout: Layout) -> Seen:
     )
 
 
-def _order(layout: Layout) -> Callable[[Entry], tuple[int, int, int, int, str, str, str]]:
+def _order(layout: Layout) -> Callable[[FlowEntry], tuple[int, int, int, int, str, str, str]]:
     names = {table_name(stage): layout.number(stage) for stage in layout.pipeline.tables}
 
-    def key(entry: Entry) -> tuple[int, int, int, int, str, str, str]:
+    def key(entry: FlowEntry) -> tuple[int, int, int, int, str, str, str]:
         table, family = names.get(entry.table, 255), entry.family or 0
         place = (entry.key, entry.purpose, entry.service or entry.next_hop)
         return table, -entry.priority, entry.ofport or 0, family, *place
@@ -350,7 +350,7 @@ def _number(value: int | str) -> int:
     return value if isinstance(value, int) else int(ip_address(value))
 
 
-def tap_of(wanted: Settings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> Tap | None:
+def tap_of(wanted: HostSettings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> Tap | None:
     """Return tap-metadata as the flows address it; None while a part of it is unknown.
 
     With a second bridge, it is the patch port to that bridge.
@@ -376,7 +376,9 @@ def tap_of(wanted: Settings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> Tap
     )
 
 
-def meta_tap_of(wanted: Settings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> MetaTap | None:
+def meta_tap_of(
+    wanted: HostSettings, snapshot: Snapshot, *, ip6: tuple[str, ...]
+) -> MetaTap | None:
     """Return the ports of the second bridge as its flows address them.
 
     :param ip6: the IPv6 addresses at which guests are served; see :func:`served_ip6`.
@@ -406,18 +408,18 @@ class Compared:
     """The flows of all bridges, compared with the daemon's desired flows."""
 
     ports: tuple[KnownPort, ...]
-    rows: tuple[Entry, ...]
+    rows: tuple[FlowEntry, ...]
     problems: Mapping[str, str]
     """Bridge → why its flows could not be compared."""
     unread: Mapping[str, SwitchError]
     """Bridge → why its flows could not be read; never the integration bridge."""
 
-    def of(self, bridge: str) -> tuple[Entry, ...]:
+    def of(self, bridge: str) -> tuple[FlowEntry, ...]:
         """Return the flows of one bridge."""
         return tuple(row for row in self.rows if row.bridge == bridge)
 
 
-def compare(agent: Agent, wanted: Settings, snapshot: Snapshot) -> Compared:
+def compare(agent: Agent, wanted: HostSettings, snapshot: Snapshot) -> Compared:
     """Read the switch and compare its flows with the daemon's desired flows.
 
     :raises SwitchError: when the integration bridge does not answer.
@@ -446,7 +448,7 @@ def compare(agent: Agent, wanted: Settings, snapshot: Snapshot) -> Compared:
     return compared
 
 
-def _read(wanted: Settings) -> tuple[dict[str, Reading], dict[str, SwitchError]]:
+def _read(wanted: HostSettings) -> tuple[dict[str, Reading], dict[str, SwitchError]]:
     """Read the flows of each bridge; see :class:`Compared`."""
     readings: dict[str, Reading] = {}
     unread: dict[str, SwitchError] = {}
@@ -461,7 +463,7 @@ def _read(wanted: Settings) -> tuple[dict[str, Reading], dict[str, SwitchError]]
 
 
 def _desired(
-    agent: Agent, wanted: Settings, snapshot: Snapshot
+    agent: Agent, wanted: HostSettings, snapshot: Snapshot
 ) -> tuple[tuple[KnownPort, ...], dict[str, tuple[Flow, ...]], dict[str, str]]:
     """Return the ports, bridge → its desired flows, and bridge → why these are not known."""
     try:

@@ -15,8 +15,8 @@ from ipaddress import ip_address
 from typing import Final
 
 from dfmeta.doctor import checks_meta
-from dfmeta.doctor.facts import MetaSide, Settings
-from dfmeta.doctor.finding import Finding, Status
+from dfmeta.doctor.facts import HostSettings, MetaSide
+from dfmeta.doctor.finding import Finding, first_fault
 from dfmeta.doctor.flow_diff import meta_tap_of, purpose_name
 from dfmeta.doctor.trace_paths import (
     NOTATIONS,
@@ -193,7 +193,7 @@ def not_crossed(trace: Trace, *, port: str, peer: str, bridge: str) -> str:
 class Patch:
     """The patch between the bridges, and one path over it."""
 
-    wanted: Settings
+    wanted: HostSettings
     meta: MetaSide
     findings: tuple[Finding, ...]
     """Doctor's findings about the bridge and the patch."""
@@ -206,7 +206,7 @@ class Patch:
         :param syn: the SYN's path through the integration bridge, if it is sent to the patch.
         """
         names = self.meta.names
-        wrong = next((finding for finding in self.findings if finding.status is Status.WRONG), None)
+        wrong = first_fault(self.findings)
         if wrong is not None:
             yield Leg((), f"stops at the patch: {wrong.text}; {wrong.remedy}")
         if self.beyond is None:
@@ -241,7 +241,7 @@ class Patch:
 
 
 def of_way(
-    wanted: Settings,
+    wanted: HostSettings,
     snapshot: Snapshot,
     *,
     bits: Mapping[str, Mapping[int, PortBits]],
@@ -284,10 +284,10 @@ def of_way(
     return Patch(wanted, meta, findings, beyond)
 
 
-def missing(wanted: Settings, snapshot: Snapshot) -> str:
+def missing(wanted: HostSettings, snapshot: Snapshot) -> str:
     """Return why the integration bridge has no patch port; empty: it needs none, or has it."""
     if wanted.meta is None:
         return ""
     findings = checks_meta.patch(snapshot, wanted, wanted.meta)
-    wrong = next((finding for finding in findings if finding.status is Status.WRONG), None)
+    wrong = first_fault(findings)
     return f"{wrong.text}; {wrong.remedy}" if wrong is not None else ""

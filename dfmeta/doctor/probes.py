@@ -32,9 +32,9 @@ from dfmeta.doctor.checks_daemon import (
 from dfmeta.doctor.checks_haproxy import EngineFacts, ProgramFacts, engine_facts
 from dfmeta.doctor.checks_host import Chain, read_chains
 from dfmeta.doctor.checks_trunks import AttachmentFacts, attachment_row
-from dfmeta.doctor.facts import KnownPort, MetaSide, PathFacts, Settings
+from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide, PathFacts
 from dfmeta.doctor.find_port import ovsdb_ports, with_cuts
-from dfmeta.doctor.finding import Finding, Status, unknown
+from dfmeta.doctor.finding import CheckStatus, Finding, unknown
 from dfmeta.doctor.flow_diff import SETTLE_PAUSE, SETTLE_TRIES, Compared, compare
 from dfmeta.doctor.services import ServiceOptions, Services
 from dfmeta.errors import HostError, NotRunningError, OvsdbError, SwitchError
@@ -69,8 +69,8 @@ class AttachmentOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The configuration that the checks need, besides :class:`~dfmeta.doctor.facts.Settings`."""
+class InspectionOptions:
+    """The configuration that the checks need, besides the settings of the host."""
 
     lock: str = ""
     """Name of the daemon's lock, by which its process is found."""
@@ -101,7 +101,12 @@ class Inspection:
     """
 
     def __init__(
-        self, wanted: Settings, options: Options, agent: Agent, *, root: Path = Path("/")
+        self,
+        wanted: HostSettings,
+        options: InspectionOptions,
+        agent: Agent,
+        *,
+        root: Path = Path("/"),
     ) -> None:
         self.wanted = wanted
         self.options = options
@@ -380,7 +385,7 @@ class Inspection:
         for _ in range(SETTLE_TRIES):
             try:
                 finding = checks_meta.ids(ports, self._stored_ids())
-                if finding.status is not Status.WRONG:
+                if finding.status is not CheckStatus.WRONG:
                     break
                 clock.sleep(SETTLE_PAUSE)
                 ports = self.agent.ports(self.wanted.keys)
@@ -480,14 +485,14 @@ class Inspection:
     @cached_property
     def _probe(self) -> PathFacts:
         mute = SILENT if isinstance(self._reading, SilentError) else ""
-        if not mute and self.has_ovsdb and self.fail_mode.status is Status.WRONG:
+        if not mute and self.has_ovsdb and self.fail_mode.status is CheckStatus.WRONG:
             mute = "see the line fail-mode"
         return self.agent.path(silent=mute)
 
     @cached_property
     def path(self) -> PathFacts:
         """Result of the daemon's own probe of the path, or why it shows nothing about the host."""
-        if self.restore_wait.status is Status.WRONG:
+        if self.restore_wait.status is CheckStatus.WRONG:
             return self._probe.because("see the line flow-restore-wait")
         return self._probe
 

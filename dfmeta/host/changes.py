@@ -39,7 +39,7 @@ _ROOM: Final = 4096
 messages to read."""
 
 
-class Changes:
+class KernelChanges:
     """Receives notifications of changed links, addresses, neighbours, routes and rules.
 
     The kernel sends them to each member of a multicast group, for the network namespace of the
@@ -103,7 +103,7 @@ class NewRules:
     """Waits for new routing rules of any program that have no selector ``to``.
 
     Those of a VPN are of that kind. Hosts that expose an address for each container add thousands
-    with that selector, which :class:`Changes` reports soon enough.
+    with that selector, which :class:`KernelChanges` reports soon enough.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.host.device import tx_checksum
 from dfmeta.host.facts import HostFacts, LimitFacts, Listener, RuleFact
-from dfmeta.host.netlink import ROUTE_MTU, Wanted, has_next_hop, routes_through
+from dfmeta.host.netlink import ROUTE_MTU, WantedSide, has_next_hop, routes_through
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import Rule
 from dfmeta.host.sock_diag import listening
@@ -53,7 +53,7 @@ def read_host(
     """
     next_hop = keys.next_hop(family.version)
     own = keys.network(family.version)
-    wanted = Wanted(device, ip_address(address), table, family, next_hop, network, own)
+    wanted = WantedSide(device, ip_address(address), table, family, next_hop, network, own)
     table = wanted.route_table
     try:
         with Rtnetlink() as rtnl:
@@ -103,7 +103,7 @@ def _own(message: Any) -> str:
     return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS") or "")
 
 
-def _rules(wanted: Wanted, rules: Sequence[Rule]) -> Iterator[RuleFact]:
+def _rules(wanted: WantedSide, rules: Sequence[Rule]) -> Iterator[RuleFact]:
     """Yield the state of each of dfmeta's own rules; none where the main table has the route."""
     for own in wanted.rules() if wanted.network is None else ():
         priorities = [one.priority for one in rules if one.leads(own)]

@@ -42,7 +42,7 @@ class Lack:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldAddress:
     """An IPv6 address of a device."""
 
     device: str
@@ -99,7 +99,7 @@ def settle(device: str) -> list[str]:
     return done
 
 
-def held() -> Iterator[Held]:
+def held() -> Iterator[HeldAddress]:
     """Return the IPv6 addresses of all devices; none while the kernel has no IPv6.
 
     :raises OSError: when the kernel refuses.
@@ -110,7 +110,7 @@ def held() -> Iterator[Held]:
         return
     for line in lines:
         address, _index, _length, scope, _flags, device = line.split()
-        yield Held(device, IPv6Address(int(address, 16)), int(scope, 16) == _SCOPE_LINK)
+        yield HeldAddress(device, IPv6Address(int(address, 16)), int(scope, 16) == _SCOPE_LINK)
 
 
 def _lack_of_kernel() -> Lack:

@@ -70,7 +70,7 @@ object of a device that was removed at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedSide:
     """Desired state of the host's side of the packet path, for one version of IP."""
 
     device: str
@@ -132,7 +132,7 @@ class Wanted:
 class HostSide:
     """Configures the host's side, reports the changes that it made, and can remove them."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: WantedSide) -> None:
         self.wanted = wanted
         self._addresses: frozenset[IPv4Address | IPv6Address] = frozenset({wanted.address})
         self._made: dict[str, Callable[[Rtnetlink], object]] = {}
@@ -235,7 +235,7 @@ class HostSide:
         self._made.clear()
         return done
 
-    def remove_former(self, former: Wanted) -> list[str]:
+    def remove_former(self, former: WantedSide) -> list[str]:
         """Remove objects of a former configuration that the current one does not need.
 
         If the former configuration had another device, its address and route are removed with it.
@@ -312,7 +312,7 @@ class HostSide:
                 request = partial(ipr.addr, "delete", index=index, **prefix)
                 yield self._ask(request, what, but=_ABSENT)
 
-    def _remove_address(self, ipr: Rtnetlink, index: int, of: Wanted) -> str:
+    def _remove_address(self, ipr: Rtnetlink, index: int, of: WantedSide) -> str:
         request = partial(ipr.addr, "delete", index=index, **of.prefix())
         return self._ask(request, f"address {of.address}", but=_ABSENT)
 
@@ -425,7 +425,7 @@ class HostSide:
             )
         return False
 
-    def _routes(self, ipr: Rtnetlink, index: int, of: Wanted) -> list[tuple[str, int]]:
+    def _routes(self, ipr: Rtnetlink, index: int, of: WantedSide) -> list[tuple[str, int]]:
         return routes_through(ipr, index, of.route_table, family=of.family, to=of.network)
 
     def _left(self, ipr: Rtnetlink) -> list[dict[str, Any]]:
@@ -505,7 +505,7 @@ def _delete_rule(rule: Mapping[str, Any], ipr: Rtnetlink) -> None:
     ipr.rule("del", **rule)
 
 
-def _rules_of(wanted: Wanted, rules: Sequence[Rule]) -> list[dict[str, Any]]:
+def _rules_of(wanted: WantedSide, rules: Sequence[Rule]) -> list[dict[str, Any]]:
     """Return those of the host's *rules* that are the rules of *wanted*, at any priority."""
     return [
         own | {"priority": rule.priority}

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from dfmeta.errors import HostError
 from dfmeta.host import ipv6
-from dfmeta.host.netlink import HostSide, Wanted
+from dfmeta.host.netlink import HostSide, WantedSide
 
 LOG = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ class HostSides:
     :param wanted6: IPv6's side; None when guests are to be served over IPv4 only.
     """
 
-    def __init__(self, wanted: Wanted, wanted6: Wanted | None = None) -> None:
+    def __init__(self, wanted: WantedSide, wanted6: WantedSide | None = None) -> None:
         self._device = wanted.device
         self._side = HostSide(wanted)
         self._side6 = HostSide(wanted6) if wanted6 is not None else None
@@ -88,7 +88,7 @@ class HostSides:
                 self._note(str(error), serves=self.serves_ipv6)
         return done
 
-    def remove_former(self, former: Wanted | None, former6: Wanted | None) -> list[str]:
+    def remove_former(self, former: WantedSide | None, former6: WantedSide | None) -> list[str]:
         """Remove objects of a former configuration that the current one does not need.
 
         :param former: IPv4's side; None if there was none.

@@ -8,20 +8,20 @@ from pathlib import Path
 
 from oslo_config import cfg
 
-from dfmeta.doctor.facts import MetaSide, Settings
+from dfmeta.doctor.facts import HostSettings, MetaSide
 from dfmeta.ovsdb.vswitchd import management_socket
 from dfmeta.runtime.saved_state import UNREADABLE, State, read_state
 from dfmeta.wiring.layout import keys_of, layout_of, meta_of
 
 
-def settings(conf: cfg.ConfigOpts) -> Settings:
+def settings(conf: cfg.ConfigOpts) -> HostSettings:
     """Return the settings of the host that follow from *conf* and state_path."""
     group = conf.df_metadata
     bridge, ovsdb = group.integration_bridge, group.ovsdb_connection
     meta, remembered = meta_of(conf), State()
     with contextlib.suppress(*UNREADABLE):
         remembered = read_state(Path(group.state_path))
-    return Settings(
+    return HostSettings(
         bridge=bridge,
         tap=group.metadata_interface,
         ip=group.ip,

@@ -17,7 +17,7 @@ from dfmeta.conf.accounts import HAPROXY_ACCOUNT, WORKER_ACCOUNT, account_of
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.doctor.checks_daemon import OptionFacts
 from dfmeta.doctor.checks_haproxy import ProgramFacts
-from dfmeta.doctor.probes import AttachmentOptions, Options
+from dfmeta.doctor.probes import AttachmentOptions, InspectionOptions
 from dfmeta.doctor.services import ServiceOptions
 from dfmeta.errors import ConfigError
 from dfmeta.neutron.client import NeutronApi
@@ -39,7 +39,7 @@ _OF_KEYSTONE: Final = ("password", "application_credential_secret", "client_secr
 
 def options(
     conf: cfg.ConfigOpts, compared: OptionFacts, secrets: frozenset[tuple[str, str]]
-) -> Options:
+) -> InspectionOptions:
     """Return the options that the checks of doctor need.
 
     :param compared: the options that differ in the running daemon.
@@ -47,7 +47,7 @@ def options(
     """
     group = conf.df_metadata
     haproxy = (lambda: _program(conf)) if group.engine == HAPROXY else None
-    return Options(
+    return InspectionOptions(
         lock=lock_name(group.ovsdb_connection, group.integration_bridge),
         nova=group.backend == "nova",
         haproxy=haproxy,

@@ -14,7 +14,7 @@ from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV6
 from dfmeta.host import device, ipv6
 from dfmeta.host.ipv6 import SETTINGS, Lack, lack_of, settle
-from dfmeta.host.netlink import HostSide, Wanted
+from dfmeta.host.netlink import HostSide, WantedSide
 from dfmeta.host.sides import HostSides
 from dfmeta.identity.key import InPortKeys
 from dfmeta.ovsdb.bridge_reader import TapPort, Update
@@ -167,7 +167,7 @@ def test_what_the_former_configuration_has_made_is_removed_and_the_present_one_r
 ) -> None:
     found: list[str | None] = []
 
-    def note(_sides: Any, _wanted: Wanted, wanted6: Wanted | None) -> list[str]:
+    def note(_sides: Any, _wanted: WantedSide, wanted6: WantedSide | None) -> list[str]:
         found.append(None if wanted6 is None else str(wanted6.address))
         return []
 
@@ -217,8 +217,8 @@ def test_arp_ignore_is_put_back_where_the_start_has_raised_it(
     assert keeper._state.arp_ignore == 0
 
 
-WANTED = Wanted("lo", IPv4Address("169.254.169.254"), 2)
-WANTED6 = Wanted("lo", IPv6Address("fd00::1"), 2, IPV6, "fe80::7")
+WANTED = WantedSide("lo", IPv4Address("169.254.169.254"), 2)
+WANTED6 = WantedSide("lo", IPv6Address("fd00::1"), 2, IPV6, "fe80::7")
 OFF = Lack("it is off", "`turn it on`")
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV6
-from dfmeta.host.changes import Changes
+from dfmeta.host.changes import KernelChanges
 from dfmeta.host.device import disable_tx_checksum, driver_of
 from dfmeta.host.host_facts import HostFacts, read_host
 from dfmeta.host.ipv6 import lack_of
-from dfmeta.host.netlink import HostSide, Wanted
+from dfmeta.host.netlink import HostSide, WantedSide
 from dfmeta.identity.key import NEXT_HOP6, NEXT_HOP_MAC
 from tests.harness.guest import METADATA_IP
 from tests.harness.netns import Namespace
@@ -36,7 +36,7 @@ class Kind:
     :ivar removals: what another program does, and the steps that put it back.
     """
 
-    wanted: Wanted
+    wanted: WantedSide
     steps: tuple[str, ...]
     removals: tuple[tuple[str, slice], ...]
 
@@ -52,7 +52,7 @@ class Kind:
 
 KINDS = {
     4: Kind(
-        Wanted(DEVICE, IPv4Address(METADATA_IP), 2),
+        WantedSide(DEVICE, IPv4Address(METADATA_IP), 2),
         (
             "up",
             f"address {METADATA_IP}/32",
@@ -74,7 +74,7 @@ KINDS = {
         ),
     ),
     6: Kind(
-        Wanted(DEVICE, IPv6Address(HOST_IP6), 2, IPV6, NEXT_HOP6),
+        WantedSide(DEVICE, IPv6Address(HOST_IP6), 2, IPV6, NEXT_HOP6),
         (
             "accept_ra 0",
             "addr_gen_mode 1",
@@ -137,7 +137,7 @@ def side6(host: Namespace) -> HostSide:
 @pytest.fixture
 def take(host: Namespace) -> Iterator[Callable[[], bool]]:
     """Takes the changes of that host, which has become quiet."""
-    with closing(Changes(table=2)) as changes:
+    with closing(KernelChanges(table=2)) as changes:
         with host.inside():
             index = socket.if_nametoindex(DEVICE)
             assert changes.take(index), "what was before is not known"

@@ -16,8 +16,8 @@ from dfmeta.doctor import (
 from dfmeta.doctor.agent import DaemonFacts
 from dfmeta.doctor.checks_daemon import FolderFacts, OptionFacts, Owners
 from dfmeta.doctor.checks_host import Chain, firewall
-from dfmeta.doctor.facts import Settings
-from dfmeta.doctor.finding import Finding, Status, by_files, healthy, ok, unknown, wrong
+from dfmeta.doctor.facts import HostSettings
+from dfmeta.doctor.finding import CheckStatus, Finding, by_files, healthy, ok, unknown, wrong
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.flow import Foreign
 from dfmeta.flows.port_down import NO_FWD, NO_RECV, PortBits, cut_of
@@ -174,7 +174,7 @@ def test_table_of_conntrack_is_a_fault_when_it_is_nearly_full() -> None:
 def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:
     other = replace(SETTINGS, host_ip6=IP6, ip6=("fe80::a9fe:a9fe",)).over(IPV6)
     bare = HostFacts(up=True, rules=tuple(replace(rule, there=False) for rule in HOST.rules))
-    checks: tuple[Callable[[HostFacts, Settings], Finding | None], ...] = (
+    checks: tuple[Callable[[HostFacts, HostSettings], Finding | None], ...] = (
         *(checks_host.address, checks_host.route, checks_host.neighbour),
         *(checks_host.rule_from, checks_host.rule_oif),
     )
@@ -388,7 +388,7 @@ def test_answer_to_a_secret_that_is_not_the_daemons_is_unknown() -> None:
 
 
 def test_ports_in_each_state() -> None:
-    def texts(*states: PortState) -> list[tuple[Status, str]]:
+    def texts(*states: PortState) -> list[tuple[CheckStatus, str]]:
         ports = [replace(PORT, name=f"t{n}", state=s, fault="odd") for n, s in enumerate(states)]
         return [(status(f), f.text) for f in checks_guests.ports(ports, SETTINGS, running=True)]
 

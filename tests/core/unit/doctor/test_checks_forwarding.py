@@ -7,7 +7,7 @@ from dfmeta.cmd.missing_parts import path_fault
 from dfmeta.doctor import checks_switch
 from dfmeta.doctor.checks_host import path
 from dfmeta.doctor.facts import PathFacts
-from dfmeta.doctor.finding import Status, ok, summary, unknown, warning, wrong
+from dfmeta.doctor.finding import CheckStatus, ok, summary, unknown, warning, wrong
 from dfmeta.ovsdb.rows import Bridge, Controller
 from tests.core.unit.doctor.values import SETTINGS
 
@@ -18,12 +18,12 @@ OWN_FLOW = " 0. priority 0\n    NORMAL\n"
 
 def test_restoration_is_a_fault_only_while_nothing_is_forwarded() -> None:
     for is_set, facts, status in (
-        (False, None, Status.OK),
-        (False, PathFacts(), Status.OK),
-        (True, None, Status.WRONG),
-        (True, PathFacts(), Status.WRONG),
-        (True, PathFacts(asked=False), Status.WRONG),
-        (True, PathFacts(answered=True), Status.WARNING),
+        (False, None, CheckStatus.OK),
+        (False, PathFacts(), CheckStatus.OK),
+        (True, None, CheckStatus.WRONG),
+        (True, PathFacts(), CheckStatus.WRONG),
+        (True, PathFacts(asked=False), CheckStatus.WRONG),
+        (True, PathFacts(answered=True), CheckStatus.WARNING),
     ):
         finding = checks_switch.restore_wait(is_set, facts)
         assert finding.status is status, (is_set, facts)
@@ -32,26 +32,26 @@ def test_restoration_is_a_fault_only_while_nothing_is_forwarded() -> None:
 
 def test_bridge_fails_open_when_the_switch_itself_takes_the_packets() -> None:
     for controllers, mode, trace, status in (
-        ((), "", OWN_FLOW, Status.OK),
-        ((AWAY,), "secure", OWN_FLOW, Status.OK),
-        ((AWAY,), "", FAIL_OPEN, Status.WRONG),
-        ((AWAY,), "standalone", FAIL_OPEN, Status.WRONG),
-        ((AWAY, AWAY), "standalone", OWN_FLOW, Status.WARNING),
-        ((AWAY, HERE), "standalone", OWN_FLOW, Status.OK),
+        ((), "", OWN_FLOW, CheckStatus.OK),
+        ((AWAY,), "secure", OWN_FLOW, CheckStatus.OK),
+        ((AWAY,), "", FAIL_OPEN, CheckStatus.WRONG),
+        ((AWAY,), "standalone", FAIL_OPEN, CheckStatus.WRONG),
+        ((AWAY, AWAY), "standalone", OWN_FLOW, CheckStatus.WARNING),
+        ((AWAY, HERE), "standalone", OWN_FLOW, CheckStatus.OK),
     ):
         bridge = Bridge("br-int", fail_mode=mode, controllers=controllers)
         finding = checks_switch.fail_mode(bridge, trace)
         assert finding.status is status, (controllers, mode)
-        assert bool(finding.remedy) == (status is not Status.OK)
+        assert bool(finding.remedy) == (status is not CheckStatus.OK)
     unknown = checks_switch.fail_mode(Bridge("b", controllers=(AWAY,)), "", "no answer")
-    assert unknown.status is Status.UNKNOWN
+    assert unknown.status is CheckStatus.UNKNOWN
 
 
 def test_packet_filter_is_not_blamed_for_what_the_switch_does() -> None:
     silent = PathFacts(ip6=PathFacts()).because("see the line flow-restore-wait")
     for facts in (silent, silent.over(6)):
         judged = path(facts, SETTINGS)
-        assert (judged.status, "flow-restore-wait" in judged.text) == (Status.UNKNOWN, True)
+        assert (judged.status, "flow-restore-wait" in judged.text) == (CheckStatus.UNKNOWN, True)
 
 
 def test_findings_are_summed_up_in_a_line() -> None:

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 from dfmeta.doctor import checks_host, checks_meta, checks_switch
-from dfmeta.doctor.facts import PathFacts, Settings
+from dfmeta.doctor.facts import HostSettings, PathFacts
 from dfmeta.doctor.finding import Finding
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.flow import Foreign
@@ -41,7 +41,7 @@ HOST = HostFacts(
     arp_ignore=1,
     listeners=(Listener(IPv4Address("240.0.0.1"), 80, INODE),),
 )
-SIDE: tuple[Callable[[HostFacts, Settings], Finding | None], ...] = (
+SIDE: tuple[Callable[[HostFacts, HostSettings], Finding | None], ...] = (
     *(checks_host.device, checks_host.address, checks_host.route, checks_host.way_back),
     *(checks_host.neighbour, checks_host.rp_filter),
 )

@@ -7,7 +7,7 @@ from typing import Any
 from dfmeta.doctor import checks_guests, checks_trunks
 from dfmeta.doctor.checks_trunks import AttachmentFacts, Row
 from dfmeta.doctor.facts import KnownPort
-from dfmeta.doctor.finding import Finding, Status
+from dfmeta.doctor.finding import CheckStatus, Finding
 from dfmeta.model import Port, PortKind, PortState
 from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 from tests.core.unit.doctor.values import OK, SETTINGS, WARNING, WRONG, expect
@@ -78,7 +78,7 @@ def test_patch_ports_of_a_parent() -> None:
     untagged = "without a local VLAN: tpi-1: where br-int forwards with"
     larger = "of their parent: tpi-1 (VID 100: 1501, parent: 1500): larger"
     add = "`dfmeta subport add tpi-1 --vid 100 --mtu 1500`"
-    rows: list[tuple[dict[str, Any], Status, *tuple[str, ...]]] = [
+    rows: list[tuple[dict[str, Any], CheckStatus, *tuple[str, ...]]] = [
         ({}, OK, ""),
         ({"options": {"peer": "gone"}}, WRONG, "tpi-1 (peer gone)", "ovs-vsctl del-port tpi-1"),
         ({"options": {}}, WRONG, "nowhere: tpi-1 (peer not set)", "ovs-vsctl del-port tpi-1"),

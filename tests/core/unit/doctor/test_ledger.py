@@ -9,9 +9,9 @@ import pytest
 
 from dfmeta.cli import common, doctor_command
 from dfmeta.doctor import checks_switch
-from dfmeta.doctor.finding import Finding, Status
+from dfmeta.doctor.finding import CheckStatus, Finding
 from dfmeta.doctor.flow_diff import (
-    State,
+    FlowState,
     addresses_of,
     entries,
     faulty,
@@ -55,7 +55,7 @@ def seen(flow: Flow, /, **changes: object) -> Seen:
 def test_desired_flows_on_the_switch_are_ok() -> None:
     wanted = wanted_flows([PORT], TAP)
     rows = entries([seen(flow) for flow in wanted], wanted, layout=LAYOUT)
-    assert {row.state for row in rows} == {State.OK}
+    assert {row.state for row in rows} == {FlowState.OK}
     assert faulty(rows) == ()
     served = ("classification", "metadata service", "metadata service reply")
     tables = (*served, "subport", "container source")
@@ -82,27 +82,27 @@ def test_missing_changed_and_unknown_flows_are_told_apart() -> None:
     assert states == ["missing", *["ok"] * 10, "unknown", "unknown"]
     moved = replace(first, goto=None)
     (row,) = entries([seen(moved)], [first], layout=LAYOUT)
-    assert row.state is State.DIFFERS
+    assert row.state is FlowState.DIFFERS
 
 
 def test_dropping_flow_of_a_guest_that_floods_is_no_fault() -> None:
     flow = guest_syn(Endpoint(1))
     (row,) = entries([seen(guest_syn(Endpoint(1), floods=True))], [flow], layout=LAYOUT)
-    assert (row.state, faulty([row])) == (State.FLOOD, ())
+    assert (row.state, faulty([row])) == (FlowState.FLOOD, ())
     unwanted, unchecked = (
         entries([seen(guest_syn(Endpoint(1), floods=True))], wanted, layout=LAYOUT)[0].state
         for wanted in ((), None)
     )
-    assert (unwanted, unchecked) == (State.UNKNOWN, State.UNCHECKED)
+    assert (unwanted, unchecked) == (FlowState.UNKNOWN, FlowState.UNCHECKED)
     other = guest_http(Endpoint(1))
     (row,) = entries([seen(replace(other, goto=None))], [other], layout=LAYOUT)
-    assert row.state is State.DIFFERS
+    assert row.state is FlowState.DIFFERS
 
 
 def test_nothing_is_judged_without_knowledge_but_what_is_never_ours() -> None:
     (flow, *_) = wanted_flows([], TAP)
     rows = entries([seen(flow), seen(flow, flow=None, table=9)], None, layout=LAYOUT)
-    assert [row.state for row in rows] == [State.UNCHECKED, State.UNKNOWN]
+    assert [row.state for row in rows] == [FlowState.UNCHECKED, FlowState.UNKNOWN]
     assert [row.table for row in rows] == ["classification", "9"]
 
 
@@ -144,7 +144,7 @@ def test_flows_of_the_second_bridge_are_listed_with_the_guest_that_they_serve() 
         for one in wanted
     ]
     rows = entries(there, wanted, layout=layout, keys=keys, bridge="br-meta")
-    assert {(row.state, row.bridge) for row in rows} == {(State.OK, "br-meta")}
+    assert {(row.state, row.bridge) for row in rows} == {(FlowState.OK, "br-meta")}
     mine = [(row.purpose, row.ofport) for row in rows if row.key == META_IP]
     assert sorted(mine) == [("meta-key-arp", 1), ("meta-reply", 1), ("meta-source", 1)]
     at = {(row.purpose, row.ofport) for row in rows if row.table == "meta classification"}
@@ -152,7 +152,7 @@ def test_flows_of_the_second_bridge_are_listed_with_the_guest_that_they_serve() 
     tables = [table_name(stage) for stage in layout.pipeline.tables]
     assert [*dict.fromkeys(row.table for row in rows)] == tables
     less = entries(there[1:], wanted, layout=layout, keys=keys, bridge="br-meta")
-    assert [(row.state, row.bridge) for row in faulty(less)] == [(State.MISSING, "br-meta")]
+    assert [(row.state, row.bridge) for row in faulty(less)] == [(FlowState.MISSING, "br-meta")]
 
 
 def test_addresses_are_read_from_flows_whose_owners_are_not_known() -> None:
@@ -257,7 +257,7 @@ def test_foreign_flow_is_named_with_the_address_that_it_takes() -> None:
         (judge(), f"ARP of {IP}"),
         (judge(SERVICE6[0]), f"TCP/80 and neighbour discovery of {SERVICE6[0]}"),
     ):
-        assert fine.status is Status.OK
+        assert fine.status is CheckStatus.OK
         assert fine.text.endswith(text)
 
 
@@ -265,7 +265,7 @@ def test_missing_flow_of_ipv6_is_named_with_the_service() -> None:
     there = [Seen(flow, 0, 0, 0) for flow in wanted_flows([PORT], TAP)]
     rows = entries(there, wanted_flows([PORT], TAP6), layout=SETTINGS.layout)
     found, *_ = checks_switch.our_flows(rows, "", bridge="br-int")
-    assert found.status is Status.WRONG
+    assert found.status is CheckStatus.WRONG
     assert f"guest-fragment of port 1 to {SERVICE6[0]}" in found.text
     rows = entries(there[1:], wanted_flows([PORT], TAP), layout=SETTINGS.layout)
     (found,) = checks_switch.our_flows(rows, "", bridge="br-int")
@@ -279,7 +279,7 @@ def test_terminal_shows_each_state_in_its_colour_unless_no_color_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     colours = {"ok": GREEN, "warning": YELLOW, "wrong": RED, "unknown": YELLOW}
-    rows = [{"status": str(one), "text": "ok [red]wrong[/red]"} for one in Status]
+    rows = [{"status": str(one), "text": "ok [red]wrong[/red]"} for one in CheckStatus]
     for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dfmeta.doctor import find_port, meta_trace_paths, trace_paths
 from dfmeta.doctor.checks_guests import next_hops
 from dfmeta.doctor.facts import KnownPort
-from dfmeta.doctor.flow_diff import State, entries, wanted_flows
+from dfmeta.doctor.flow_diff import FlowState, entries, wanted_flows
 from dfmeta.doctor.meta_trace_paths import Beyond
 from dfmeta.doctor.trace_paths import Trace, packet, parse
 from dfmeta.flows.flow import Seen
@@ -400,16 +400,16 @@ def test_flows_of_next_hops_are_wanted_and_named() -> None:
     found = [row for row in rows if row.purpose == "guest-next-hop"]
     assert [row.next_hop for row in found] == [HOP.ip, BARE.ip]
     assert {(row.state, row.ofport, row.address, row.service) for row in found} == {
-        (State.OK, 1, "", "")
+        (FlowState.OK, 1, "", "")
     }
     missing = entries(seen(PORT), wanted_flows([WITH], TAP), layout=LAYOUT)
-    assert [one.next_hop for one in missing if one.state is State.MISSING] == [HOP.ip, BARE.ip]
+    assert [one.next_hop for one in missing if one.state is FlowState.MISSING] == [HOP.ip, BARE.ip]
     other = entries(
         seen(replace(WITH, next_hops=(BARE, NextHop(HOP.ip)))),
         wanted_flows([WITH], TAP),
         layout=LAYOUT,
     )
-    assert [one.next_hop for one in other if one.state is State.DIFFERS] == [HOP.ip]
+    assert [one.next_hop for one in other if one.state is FlowState.DIFFERS] == [HOP.ip]
 
 
 def test_without_the_daemon_a_port_has_those_of_its_row() -> None:

@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address
 from pathlib import Path
 from typing import Any
 
-from dfmeta.doctor.facts import KnownPort, MetaSide, Settings
-from dfmeta.doctor.finding import Finding, Status
+from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide
+from dfmeta.doctor.finding import CheckStatus, Finding
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
@@ -17,10 +17,15 @@ from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_MAC, TAP_VLAN, Endpoint, GuestAddress, MetaNames, PortState
 from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 
-OK, WRONG, WARNING, UNKNOWN = Status.OK, Status.WRONG, Status.WARNING, Status.UNKNOWN
+OK, WRONG, WARNING, UNKNOWN = (
+    CheckStatus.OK,
+    CheckStatus.WRONG,
+    CheckStatus.WARNING,
+    CheckStatus.UNKNOWN,
+)
 IP = "169.254.169.254"
 INODE = 4711
-SETTINGS = Settings(
+SETTINGS = HostSettings(
     bridge="br-int",
     tap="tap-metadata",
     ip=IP,
@@ -109,13 +114,13 @@ META_SNAPSHOT = Snapshot(
 )
 
 
-def status(finding: Finding) -> Status:
+def status(finding: Finding) -> CheckStatus:
     """Of a finding; a fault has a remedy, and nothing else has."""
     assert bool(finding.remedy) == (finding.status in (WRONG, WARNING)), finding
     return finding.status
 
 
-def expect(rows: Iterable[tuple[Finding, Status, *tuple[str, ...]]]) -> None:
+def expect(rows: Iterable[tuple[Finding, CheckStatus, *tuple[str, ...]]]) -> None:
     """Compare findings with their status, a part of their text, and parts of their remedy."""
     for finding, wanted, text, *remedies in rows:
         assert status(finding) is wanted, finding

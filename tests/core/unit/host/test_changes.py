@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from dfmeta.host import changes
-from dfmeta.host.changes import Changes
+from dfmeta.host.changes import KernelChanges
 
 TAP, OTHER = 5, 6
 V4, V6 = socket.AF_INET, socket.AF_INET6
@@ -94,7 +94,7 @@ DROPPED: list[bytes] = [
 
 
 def test_changes_of_the_device_and_of_its_table_count(sockets: list[Socket]) -> None:
-    seen = Changes(2)
+    seen = KernelChanges(2)
     assert seen.take(TAP), "nothing is known yet"
     assert not seen.take(TAP)
     for part in COUNTED:
@@ -108,7 +108,7 @@ def test_changes_of_the_device_and_of_its_table_count(sockets: list[Socket]) -> 
 
 
 def test_another_index_is_a_change_and_counts_from_then_on(sockets: list[Socket]) -> None:
-    seen = Changes(2)
+    seen = KernelChanges(2)
     seen.take(TAP)
     assert seen.take(OTHER)
     assert not seen.take(OTHER)
@@ -120,7 +120,7 @@ def test_another_index_is_a_change_and_counts_from_then_on(sockets: list[Socket]
 
 def test_a_table_above_255_counts_with_all_of_them(sockets: list[Socket]) -> None:
     for number, byte in ((255, 255), (256, 252), (300, 252)):
-        seen = Changes(number)
+        seen = KernelChanges(number)
         seen.take(TAP)
         sockets[-1].kernel.send(route(byte))
         assert seen.take(TAP)
@@ -129,7 +129,7 @@ def test_a_table_above_255_counts_with_all_of_them(sockets: list[Socket]) -> Non
 
 
 def test_lost_messages_are_a_change(sockets: list[Socket]) -> None:
-    seen = Changes(2)
+    seen = KernelChanges(2)
     seen.take(TAP)
     sockets[0].lost = True
     assert seen.take(TAP)
@@ -139,7 +139,7 @@ def test_lost_messages_are_a_change(sockets: list[Socket]) -> None:
 def test_all_groups_are_joined_and_a_closed_socket_is_opened_again(
     sockets: list[Socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = Changes(2)
+    seen = KernelChanges(2)
     seen.close()
     seen.take(TAP)
     # linux/rtnetlink.h: RTMGRP_... of links, neighbours, and both families' addresses and routes;

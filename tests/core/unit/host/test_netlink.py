@@ -13,7 +13,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV4, IPV6
 from dfmeta.host import ipv6, netlink, netlink_socket
-from dfmeta.host.netlink import HostSide, Wanted, has_next_hop
+from dfmeta.host.netlink import HostSide, WantedSide, has_next_hop
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import CALM
 from dfmeta.identity.key import NEXT_HOP6
@@ -21,8 +21,8 @@ from tests.core.unit.host.kernel import MAC, OTHER, TAP, Kernel, Object
 from tests.harness.tier import CLOCK
 
 DEVICES = {"tap-metadata": TAP, "eth0": OTHER}
-WANTED = Wanted("tap-metadata", IPv4Address("169.254.169.254"), 2)
-WANTED6 = Wanted("tap-metadata", IPv6Address("fd00::1"), 2, IPV6, NEXT_HOP6)
+WANTED = WantedSide("tap-metadata", IPv4Address("169.254.169.254"), 2)
+WANTED6 = WantedSide("tap-metadata", IPv6Address("fd00::1"), 2, IPV6, NEXT_HOP6)
 MAIN = replace(WANTED, network=IPv4Network("198.18.0.0/15"))
 MAIN6 = replace(WANTED6, network=IPv6Network("fd00:1::/64"))
 
@@ -49,7 +49,7 @@ def index_of(device: str) -> int:
     return DEVICES[device]
 
 
-def objects_of(wanted: Wanted) -> dict[str, dict[Object, Object]]:
+def objects_of(wanted: WantedSide) -> dict[str, dict[Object, Object]]:
     """Return what the kernel has of dfmeta for a wanted state."""
     family, address, table = wanted.family, str(wanted.address), wanted.table
     route: Object = (table, None, 0)
@@ -75,7 +75,7 @@ def both(
     return {name: {**objects, **other[name]} for name, objects in first.items()}
 
 
-def steps(wanted: Wanted) -> list[str]:
+def steps(wanted: WantedSide) -> list[str]:
     """Return the descriptions of all changes, without that of the device's state."""
     prefix = "" if wanted.family is IPV4 else "IPv6 "
     rules = [f"{prefix}rule 32764", f"{prefix}rule 32765"] if wanted.network is None else []
@@ -88,7 +88,7 @@ def steps(wanted: Wanted) -> list[str]:
 
 
 @pytest.fixture(params=[WANTED, WANTED6, MAIN, MAIN6], ids=["4", "6", "main4", "main6"])
-def wanted(request: pytest.FixtureRequest) -> Wanted:
+def wanted(request: pytest.FixtureRequest) -> WantedSide:
     return request.param
 
 
@@ -102,7 +102,7 @@ def generated(kernel: Kernel) -> Iterator[None]:
 
 
 def test_missing_objects_are_made_and_a_second_check_changes_nothing(
-    kernel: Kernel, wanted: Wanted
+    kernel: Kernel, wanted: WantedSide
 ) -> None:
     others, side = kernel.state(), HostSide(wanted)
     assert side.ensure() == ["up", *steps(wanted)]
@@ -115,7 +115,7 @@ def test_missing_objects_are_made_and_a_second_check_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ["address", "neighbour", "route", "rule"])
-def test_a_removed_object_is_made_again(kernel: Kernel, wanted: Wanted, name: str) -> None:
+def test_a_removed_object_is_made_again(kernel: Kernel, wanted: WantedSide, name: str) -> None:
     side = HostSide(wanted)
     side.ensure()
     complete = kernel.state()
@@ -127,7 +127,7 @@ def test_a_removed_object_is_made_again(kernel: Kernel, wanted: Wanted, name: st
         assert kernel.state() == complete
 
 
-def test_objects_with_other_contents_are_replaced(kernel: Kernel, wanted: Wanted) -> None:
+def test_objects_with_other_contents_are_replaced(kernel: Kernel, wanted: WantedSide) -> None:
     side = HostSide(wanted)
     side.ensure()
     complete = kernel.state()
@@ -190,7 +190,7 @@ def test_addresses_are_those_of_the_host_in_one_family(kernel: Kernel) -> None:
         assert side.addresses() == addresses
 
 
-def test_removal_leaves_the_rest_of_the_host(kernel: Kernel, wanted: Wanted) -> None:
+def test_removal_leaves_the_rest_of_the_host(kernel: Kernel, wanted: WantedSide) -> None:
     others, side = kernel.state(), HostSide(wanted)
     side.ensure()
     kept = {name: objects_of(wanted)[name] for name in ("address", "neighbour")}
@@ -247,7 +247,7 @@ def test_a_kernel_without_version_6_has_nothing_to_remove(
 
 
 @pytest.mark.parametrize("wanted", [WANTED, WANTED6], ids=["4", "6"])
-def test_rules_move_before_those_of_others_and_back(kernel: Kernel, wanted: Wanted) -> None:
+def test_rules_move_before_those_of_others_and_back(kernel: Kernel, wanted: WantedSide) -> None:
     others, side = kernel.state(), HostSide(wanted)
     side.ensure()
     complete = kernel.state()
@@ -276,7 +276,9 @@ def test_rules_move_before_those_of_others_and_back(kernel: Kernel, wanted: Want
 
 
 @pytest.mark.parametrize("wanted", [WANTED, MAIN6], ids=["4", "main6"])
-def test_undo_removes_moved_rules_that_this_run_has_made(kernel: Kernel, wanted: Wanted) -> None:
+def test_undo_removes_moved_rules_that_this_run_has_made(
+    kernel: Kernel, wanted: WantedSide
+) -> None:
     others, side = kernel.state(), HostSide(wanted)
     side.ensure()
     taker: Object = (wanted.family.af, 5270, None, 0, None, 52)
@@ -312,7 +314,7 @@ def test_a_rule_that_comes_first_again_and_again_is_logged_once(
     assert {key[1] for key in kernel.objects["rule"] if key[-1] == 2} == {29989}
 
 
-def test_undo_removes_what_the_side_has_made(kernel: Kernel, wanted: Wanted) -> None:
+def test_undo_removes_what_the_side_has_made(kernel: Kernel, wanted: WantedSide) -> None:
     others, side = kernel.state(), HostSide(wanted)
     made = side.ensure()
     assert side.undo() == made[::-1]
@@ -321,7 +323,7 @@ def test_undo_removes_what_the_side_has_made(kernel: Kernel, wanted: Wanted) -> 
     assert side.undo() == []
 
 
-def test_undo_leaves_what_was_there_before(kernel: Kernel, wanted: Wanted) -> None:
+def test_undo_leaves_what_was_there_before(kernel: Kernel, wanted: WantedSide) -> None:
     HostSide(wanted).ensure()
     complete, side = kernel.state(), HostSide(wanted)
     assert side.ensure() == []
