@@ -114,6 +114,10 @@ class Inspection:
         self.root = root
         self._hosts: dict[int, HostFacts | HostError] = {}
 
+    def begin(self) -> None:
+        """Query other services, which answer while doctor checks this host."""
+        _ = self.services
+
     @property
     def meta(self) -> MetaSide:
         """The second bridge, on a host that has it."""

@@ -32,8 +32,7 @@ from dfmeta.http.limits import BACKLOG
 
 def examine(inspection: Inspection) -> Iterator[Finding]:
     """Run every check."""
-    # Other services are queried while doctor checks this host.
-    assert inspection.services is not None  # noqa: S101
+    inspection.begin()
     for check in CHECKS:
         yield from check.findings(inspection)
 
