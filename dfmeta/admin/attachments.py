@@ -31,7 +31,7 @@ _NOT_ROOT: Final = "root alone may change attachments: run the command as root"
 _OFF: Final = "attachments are off: set [attachments] enabled and restart dfmeta-agent"
 
 
-class Source(Protocol):
+class AttachmentSource(Protocol):
     """The engine of attachments, :class:`dfmeta.attach.engine.Engine`; its calls may block."""
 
     def report(self) -> Sequence[Mapping[str, Any]]:
@@ -45,7 +45,7 @@ class Source(Protocol):
 
 
 class AttachmentsApi:
-    """Further routes of the admin listener, see :class:`dfmeta.admin.listener.Api`.
+    """Further routes of the admin listener, see :class:`dfmeta.admin.listener.AdminRoutes`.
 
     :param source: return the engine; None: attachments are off.
     :param names: names of this host, see :func:`dfmeta.admin.browsers.own_names`.
@@ -54,7 +54,7 @@ class AttachmentsApi:
 
     def __init__(
         self,
-        source: Callable[[], Source | None],
+        source: Callable[[], AttachmentSource | None],
         names: frozenset[str],
         user: Callable[..., int | None],
     ) -> None:

@@ -49,7 +49,7 @@ class _Collected(CollectorRegistry):
         return self._collect()
 
 
-class Api(Protocol):
+class AdminRoutes(Protocol):
     """Further routes with their own rules.
 
     :class:`dfmeta.store.api.admin.AdminApi`, :class:`dfmeta.admin.attachments.AttachmentsApi`.
@@ -79,8 +79,8 @@ class AdminApplication:
         metrics: Callable[[], Iterable[Metric]],
         listings: Mapping[str, Listing],
         *,
-        api: Api | None = None,
-        more: Sequence[Api] = (),
+        api: AdminRoutes | None = None,
+        more: Sequence[AdminRoutes] = (),
         page: Page | None = None,
         listen: str = "",
     ) -> None:

@@ -37,7 +37,7 @@ from dfmeta.cli.store_target import (
     target_options,
 )
 from dfmeta.errors import NoRecordError
-from dfmeta.store.api.client import UNKNOWN, Client
+from dfmeta.store.api.client import UNKNOWN, StoreClient
 from dfmeta.store.api.listing import row_of, timestamp
 from dfmeta.store.db.record import Record, parse_document
 from dfmeta.store.guest.defaults import EVERYWHERE
@@ -169,7 +169,7 @@ def get(
 def list_records(store: StoreChoice, *, fmt: str, wide: bool, default: bool) -> None:
     """List all records, one on each line."""
     with store.opened(store.conf()) as records:
-        if not isinstance(records, Client):
+        if not isinstance(records, StoreClient):
             found = counted(records.list(defaults=default), READING, unit="records")
             rows = [row_of(one) for one in found]
         elif default:

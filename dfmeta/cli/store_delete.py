@@ -22,7 +22,7 @@ from dfmeta.cli.store_target import (
     target_options,
 )
 from dfmeta.errors import StoreError
-from dfmeta.store.api.client import Client
+from dfmeta.store.api.client import StoreClient
 from dfmeta.store.db.record import Record, parse_document
 
 FOLDER: Final = "deleted"
@@ -58,7 +58,7 @@ def delete(store: StoreChoice, asked: Asked, *, yes: bool, folder: str | None) -
     with store.opened(conf) as records:
         target = asked.find(conf, records)
         if folder is None:
-            here = not isinstance(records, Client)
+            here = not isinstance(records, StoreClient)
             folder = str(Path(conf.df_metadata.state_path) / FOLDER) if here else ""
         agreed(f"Delete the record of {target.shown}?", yes=yes)
         back = ""

@@ -29,7 +29,7 @@ from dfmeta.cli.store_target import (
 )
 from dfmeta.errors import ImportIncompleteError, StoreError, StoreRefusedError
 from dfmeta.store.api.checks import USERDATA_MAX
-from dfmeta.store.api.client import Client
+from dfmeta.store.api.client import StoreClient
 from dfmeta.store.api.requests import parse_id
 from dfmeta.store.api.seeds import FILES, METADATA, USERDATA, Seed, parse_line, parse_seed
 from dfmeta.store.db.record import Push, Whole
@@ -217,7 +217,7 @@ class _Import:
                             self.keys += len(unusable(push.content))
             except ValueError as error:
                 self._say(where, error)
-            if len(batch) >= (1 if isinstance(self.records, Client) else TOGETHER):
+            if len(batch) >= (1 if isinstance(self.records, StoreClient) else TOGETHER):
                 self._write(batch)
                 batch = {}
         self._write(batch)

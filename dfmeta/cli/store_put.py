@@ -25,7 +25,7 @@ from dfmeta.cli.store_target import (
 )
 from dfmeta.errors import RecordError
 from dfmeta.store.api import checks
-from dfmeta.store.api.client import Client
+from dfmeta.store.api.client import StoreClient
 from dfmeta.store.db.record import KEEP, PutResult, Record, Whole, merge_patch, parse_document
 from dfmeta.store.guest import defaults
 from dfmeta.wiring.last_words import PROG
@@ -301,7 +301,7 @@ def lost_defaults(conf: cfg.ConfigOpts, records: Records, target: Target) -> Los
 
     An admin API does not give access to defaults: with one, they are unknown.
     """
-    if isinstance(records, Client) or target.default or not conf.store.defaults:
+    if isinstance(records, StoreClient) or target.default or not conf.store.defaults:
         return Lost(target, None)
     own = records.get(target.record_id)
     if own is not None and not own.empty:

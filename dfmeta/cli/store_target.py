@@ -24,7 +24,7 @@ from dfmeta.errors import NoRecordError, RecordError
 from dfmeta.sources.domain import Domain
 from dfmeta.sources.folders import Folders
 from dfmeta.store.api import checks
-from dfmeta.store.api.client import Client
+from dfmeta.store.api.client import StoreClient
 from dfmeta.store.api.listing import row_of
 from dfmeta.store.api.requests import parse_id
 from dfmeta.store.db.repository import Repository
@@ -36,7 +36,7 @@ TOKEN: Final = "DFMETA_TOKEN"  # noqa: S105  # the variable's name
 TOKEN_MAX: Final = 16 * 1024
 """Bytes; more than servers accept in a header."""
 
-Records = Repository | Client
+Records = Repository | StoreClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class StoreChoice:
             with repository:
                 yield repository
             return
-        yield Client(self.url, token=_token(self.token_file), ca_file=self.ca_file or "")
+        yield StoreClient(self.url, token=_token(self.token_file), ca_file=self.ca_file or "")
 
 
 def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -168,7 +168,7 @@ class Asked:
             named_so = record_id != text.lower()
             shown = f"{record_id} ({cell_text(text)})" if named_so else record_id
             return Target(record_id, shown)
-        if isinstance(records, Client):
+        if isinstance(records, StoreClient):
             raise no_defaults(self.option, self.default_id)
         return Target(self.default_id, self.default_id, default=True)
 
@@ -281,7 +281,7 @@ def named(name: str, domains: Domains, records: Records) -> str:
 def records_by_name(records: Records) -> dict[str, list[str]]:
     """Return the ids of the records that have a name, by that name."""
     found: dict[str, list[str]] = {}
-    for row in records.list() if isinstance(records, Client) else map(row_of, records.list()):
+    for row in records.list() if isinstance(records, StoreClient) else map(row_of, records.list()):
         if row.get("name"):
             found.setdefault(str(row["name"]), []).append(str(row["id"]))
     return found

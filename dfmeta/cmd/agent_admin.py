@@ -11,7 +11,7 @@ from prometheus_client import Metric
 
 from dfmeta import metrics
 from dfmeta.admin import listener
-from dfmeta.admin.attachments import AttachmentsApi, Source
+from dfmeta.admin.attachments import AttachmentsApi, AttachmentSource
 from dfmeta.admin.browsers import own_names
 from dfmeta.cmd import options, rows, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
@@ -133,7 +133,7 @@ class AgentAdmin:
         proxy = self._parts.proxy
         return None if proxy is None else proxy.report(thorough=thorough)
 
-    def _attachments(self) -> Source | None:
+    def _attachments(self) -> AttachmentSource | None:
         proxy = self._parts.proxy
         return None if proxy is None else proxy.attachments
 

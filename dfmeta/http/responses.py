@@ -91,12 +91,8 @@ def read_response(
     bodiless = head or top.status in _BODILESS
     if bodiless:
         body = b""
-    elif top.chunked:
-        body = _read_chunks(stream, body_max, HEAD_MAX - len(section))
-    elif top.length is not None:
-        if top.length > body_max:
-            raise _too_large(body_max)
-        body = stream.take(top.length)
+    elif top.framed:
+        body = _read_body(stream, top.length, body_max, HEAD_MAX - len(section))
     else:
         body = stream.rest(body_max)
     # No request asked for an interim answer, and a body may follow where none should.
@@ -180,10 +176,16 @@ def _check_coding(value: str, top: _Top) -> None:
         raise _refuse("its Transfer-Encoding is not just chunked")
 
 
-def _read_chunks(stream: _Stream, body_max: int, trailers_max: int) -> bytes:
+def _read_body(stream: _Stream, length: int | None, body_max: int, trailers_max: int) -> bytes:
+    """Take a body; *length* is None if it is chunked."""
+    if length is not None and length <= len(stream.data) and length <= body_max:
+        # Nearly every body arrives with its head.
+        content = bytes(stream.data[:length])
+        del stream.data[:length]
+        return content
     limits = HeadLimits(header=trailers_max, lines=LINES_MAX)
-    body = Body(None, body_max, limits=limits, chunks=CHUNKS_MAX)
     try:
+        body = Body(length, body_max, limits=limits, chunks=CHUNKS_MAX)
         body.feed(bytes(stream.data))
         while not body.done:
             stream.data.clear()
@@ -222,21 +224,6 @@ class _Stream:
         text = self.data[:end].decode("latin-1")
         del self.data[: end + 4]
         return text
-
-    def take(self, size: int) -> bytes:
-        """Take exactly *size* bytes."""
-        if len(self.data) < size:
-            pieces = [bytes(self.data)]
-            have = len(self.data)
-            while have < size:
-                self.data.clear()
-                self.more()
-                pieces.append(bytes(self.data))
-                have += len(self.data)
-            self.data = bytearray().join(pieces)
-        taken = bytes(self.data[:size])
-        del self.data[:size]
-        return taken
 
     def rest(self, body_max: int) -> bytes:
         """Take all bytes until the end of the connection."""

@@ -60,7 +60,7 @@ class StoreApi:
         return replace
 
     def handles(self, path: str) -> bool:
-        """See :class:`dfmeta.admin.listener.Api`."""
+        """See :class:`dfmeta.admin.listener.AdminRoutes`."""
         return AdminApi.handles(path)
 
     def __call__(self, request: webob.Request) -> webob.Response:

@@ -33,7 +33,7 @@ from dfmeta.errors import (
 )
 from dfmeta.model import Answer
 from dfmeta.store.api import attached, listing, openapi, routes
-from dfmeta.store.api.audit import Audit, Call
+from dfmeta.store.api.audit import Audit, AuditedCall
 from dfmeta.store.api.representations import JSON, document, envelope, wants_envelope
 from dfmeta.store.api.requests import (
     parse_after,
@@ -110,7 +110,7 @@ class AdminApi:
         self._refresh = refresh or (lambda _kind, record_id: repository.get(record_id))
         self._gate = gate
         self._audit = Audit()
-        self._handlers: dict[Action, Callable[[Kind, Call], Answer]] = {
+        self._handlers: dict[Action, Callable[[Kind, AuditedCall], Answer]] = {
             Action.FIND: self._find,
             Action.PUSH: self._push,
             Action.GET: self._get,
@@ -131,7 +131,7 @@ class AdminApi:
 
     def __call__(self, request: webob.Request) -> webob.Response:
         """Answer one request."""
-        call = Call(request)
+        call = AuditedCall(request)
         status = 500
         try:
             answer = self._answer(call)
@@ -145,7 +145,7 @@ class AdminApi:
             self._audit.note(call, status)
         return _respond(answer, request)
 
-    def _answer(self, call: Call) -> Answer:
+    def _answer(self, call: AuditedCall) -> Answer:
         methods, given_id = routes.find(call.request.environ["PATH_INFO"])
         if not methods:
             raise ApiError(status=404, message=NO_ROUTE)
@@ -165,7 +165,7 @@ class AdminApi:
             _known(call.record_id or None)
         return self._handlers[route.action](route.kind, call)
 
-    def _let_in(self, call: Call, accepted: tuple[str, ...]) -> None:
+    def _let_in(self, call: AuditedCall, accepted: tuple[str, ...]) -> None:
         """Check that the client is authorized.
 
         :raises ApiError: 401 or 403 if it is not, 503 if that cannot be verified now.
@@ -187,51 +187,51 @@ class AdminApi:
             LOG.warning("the admin API cannot verify a token: %s", error)
             raise ApiError(status=503, message=error.message) from error
 
-    def _list(self, call: Call) -> Answer:
+    def _list(self, call: AuditedCall) -> Answer:
         page = self._repository.page(parse_after(_query(call).get("after", [])))
         body = self._aside(lambda: listing.dump(page))
         return Answer(200, body, content_type=JSON)
 
-    def _push(self, kind: Kind, call: Call) -> Answer:
+    def _push(self, kind: Kind, call: AuditedCall) -> Answer:
         push = self._parsed(call, lambda text: parse_push(kind, text))
         call.record_id = push.record_id
         self._repository.push_all([push])
         return Answer(200, content_type="")
 
-    def _parsed(self, call: Call, parse: Callable[[bytes], _T]) -> _T:
+    def _parsed(self, call: AuditedCall, parse: Callable[[bytes], _T]) -> _T:
         text = read_body(call.request, self._max_body)
         return self._aside(lambda: parse(text)) if len(text) > LARGE else parse(text)
 
-    def _get(self, kind: Kind, call: Call) -> Answer:
+    def _get(self, kind: Kind, call: AuditedCall) -> Answer:
         return self._one(kind, self._repository.get(call.record_id), call)
 
-    def _refreshed(self, kind: Kind, call: Call) -> Answer:
+    def _refreshed(self, kind: Kind, call: AuditedCall) -> Answer:
         return self._one(kind, self._refresh(kind, call.record_id), call)
 
-    def _one(self, kind: Kind, record: Record | None, call: Call) -> Answer:
+    def _one(self, kind: Kind, record: Record | None, call: AuditedCall) -> Answer:
         found = document(kind, record)
         if found is not None and record is not None and wants_envelope(call.request.accept):
             found = envelope(kind, record, self._repository.addresses(record.id), named=True)
         return _known(found)
 
-    def _find(self, kind: Kind, call: Call) -> Answer:
+    def _find(self, kind: Kind, call: AuditedCall) -> Answer:
         address = parse_query(_query(call).get("ip_address", []))
         record = _known(self._repository.find(address))
         addresses = self._repository.addresses(record.id)
         named = wants_envelope(call.request.accept)
         return _known(envelope(kind, record, addresses, named=named))
 
-    def _delete(self, kind: Kind, call: Call) -> Answer:
+    def _delete(self, kind: Kind, call: AuditedCall) -> Answer:
         if not self._repository.remove(kind, call.record_id):
             raise ApiError(status=404, message=NOT_FOUND)
         return Answer(200, content_type="")
 
-    def _devices(self, _kind: Kind, call: Call) -> Answer:
+    def _devices(self, _kind: Kind, call: AuditedCall) -> Answer:
         record = _known(self._repository.get(call.record_id))
         text = _known(record.metadata)
         return _listed(parse_document(record.id, text))
 
-    def _attach(self, _kind: Kind, call: Call) -> Answer:
+    def _attach(self, _kind: Kind, call: AuditedCall) -> Answer:
         device = self._parsed(call, parse_device)
         try:
             changed = self._repository.change(
@@ -241,7 +241,7 @@ class AdminApi:
             raise refused_devices(error) from error
         return _listed(_known(changed))
 
-    def _detach(self, _kind: Kind, call: Call) -> Answer:
+    def _detach(self, _kind: Kind, call: AuditedCall) -> Answer:
         selector = parse_selector(_query(call))
         try:
             changed = self._repository.change(
@@ -310,7 +310,7 @@ def _refused_body(status: int, limit: int) -> ApiError:
     return ApiError(status=400, message="invalid request body")
 
 
-def _query(call: Call) -> dict[str, list[str]]:
+def _query(call: AuditedCall) -> dict[str, list[str]]:
     """Return all values of each query parameter. Bytes that are not UTF-8 are replaced."""
     return parse_qs(call.request.query_string, keep_blank_values=True)
 

@@ -31,7 +31,7 @@ NOT_KNOWN: Final = "an unknown client"
 
 
 @dataclass(slots=True)
-class Call:
+class AuditedCall:
     """One request, and the facts about it for its line."""
 
     request: webob.Request
@@ -51,7 +51,7 @@ class Audit:
     def __init__(self, *, clock: Callable[[], float] = clock.now) -> None:
         self._seldom = Seldom(REFUSALS, clock=clock)
 
-    def note(self, call: Call, status: int) -> None:
+    def note(self, call: AuditedCall, status: int) -> None:
         """Write the line of a request that is for a change or is refused; others have none.
 
         :param status: of the answer.

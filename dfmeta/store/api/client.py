@@ -85,7 +85,7 @@ _NO_RECORD: Final = "resource not found"
 _AWAY: Final = frozenset({502, 503, 504})
 
 
-class Client:
+class StoreClient:
     """Records behind an admin API. Every method raises StoreError when the exchange fails.
 
     :param url: ``http://HOST[:PORT][/PATH]``, or https.

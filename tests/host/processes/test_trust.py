@@ -20,8 +20,8 @@ LISTS = (
 )
 CLIENTS = {
     "the command line": """
-from dfmeta.store.api.client import Client
-Client(url).ping()
+from dfmeta.store.api.client import StoreClient
+StoreClient(url).ping()
 """,
     "a look-up upstream": """
 import time

@@ -49,7 +49,7 @@ _SOCKET: Final = "socket"
 _ID: Final = re.compile(r"([0-9]{1,12})\.([0-9]{3})(.*)", re.ASCII)
 
 
-class Source(NamedTuple):
+class ProxyHeader(NamedTuple):
     """What the header of the PROXY protocol says."""
 
     address: IPv4Address | IPv6Address
@@ -109,7 +109,7 @@ def _bound(private: Path) -> Entrance:
         os.close(folder)
 
 
-def read_header(start: bytes, rest: bytes) -> Source:
+def read_header(start: bytes, rest: bytes) -> ProxyHeader:
     """Return the source of a connection.
 
     :param start: the first bytes, of :func:`rest_length`'s size.
@@ -129,7 +129,7 @@ def read_header(start: bytes, rest: bytes) -> Source:
     if found is None:
         raise HaproxyError(cause="a PROXY header of it has no time")
     seconds, milliseconds, who = found.groups()
-    return Source(address, port, int(seconds) + int(milliseconds) / 1000, bool(who))
+    return ProxyHeader(address, port, int(seconds) + int(milliseconds) / 1000, bool(who))
 
 
 def rest_length(start: bytes) -> int:

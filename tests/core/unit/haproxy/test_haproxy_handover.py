@@ -21,7 +21,7 @@ from dfmeta.model import Answer, Endpoint
 from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.handover import (
     SIGNATURE,
-    Source,
+    ProxyHeader,
     handover_server,
     listen,
     read_header,
@@ -65,7 +65,7 @@ def test_header_names_the_guest_and_the_time_of_its_request() -> None:
     for peer, known in (("240.0.0.13", True), ("fd00::1", True), ("fd00::1", False)):
         start, rest = header(peer, unique=b"1700000000.250" + b"13.0.1" * known)
         assert rest_length(start) == len(rest)
-        assert read_header(start, rest) == Source(ip_address(peer), 4000, 1700000000.25, known)
+        assert read_header(start, rest) == ProxyHeader(ip_address(peer), 4000, 1700000000.25, known)
     start, rest = header(before=tlv(0x01, b"h1") + tlv(0x04, b""))
     assert read_header(start, rest).arrived == 1700000000.25, "other fields are passed over"
 

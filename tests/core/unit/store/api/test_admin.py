@@ -461,7 +461,7 @@ def test_refused_clients_have_so_many_lines_in_a_minute(
 ) -> None:
     log = audit.Audit()
     route = Route("POST", "/device-metadata", Action.PUSH)
-    call = audit.Call(Request.blank("/", method="POST", environ=ADDRESS), route)
+    call = audit.AuditedCall(Request.blank("/", method="POST", environ=ADDRESS), route)
     line = "Audit: POST /device-metadata, instance unknown, by an unknown client from 192.0.2.7: "
     for _ in range(audit.REFUSALS + 7):
         log.note(call, 401)

@@ -16,7 +16,7 @@ from dfmeta.admin.listener import AdminApplication
 from dfmeta.errors import UpstreamAnswerError, UpstreamAwayError, UpstreamLostError
 from dfmeta.runtime.health import Health
 from dfmeta.store.api import listing
-from dfmeta.store.api.client import Client, _reach
+from dfmeta.store.api.client import StoreClient, _reach
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.auth.caller import Client as Caller
 from dfmeta.store.db.record import Kind, Push
@@ -277,7 +277,7 @@ def test_text_that_is_no_token_is_not_sent(
         assert f"--ca-file = '{path}' is wrong: " in line
         assert cause in line
     assert api.requests == []
-    assert TOKEN not in repr(Client(api.url, token=TOKEN))
+    assert TOKEN not in repr(StoreClient(api.url, token=TOKEN))
 
 
 def test_bytes_behind_an_answer_are_no_answer_to_another_request() -> None:
@@ -287,7 +287,7 @@ def test_bytes_behind_an_answer_are_no_answer_to_another_request() -> None:
         return late + reply({"id": INSTANCE, "ipAddresses": [], **half})
 
     with OtherStore(answer) as store:
-        record = Client(store.url).get(INSTANCE)
+        record = StoreClient(store.url).get(INSTANCE)
     assert record is not None
     assert record.userdata == b"x"
 
