@@ -50,6 +50,7 @@ class Watch:
     ) -> None:
         self.names = names or NAMES
         self.update = Update(connected=False)
+        self.answered = 0
         self.ports: dict[str, Port] = {}
         self.watcher = OvsdbWatcher(
             host.ovsdb_connection, bridge, tap, deliver=self._take, meta=names
@@ -66,6 +67,7 @@ class Watch:
 
     def _take(self, update: Update) -> None:
         self.update = update
+        self.answered = max(self.answered, update.answered)
         self.ports |= {port.name: port for port in update.changed}
 
     @property
@@ -80,6 +82,7 @@ class Watch:
         It may have to number it again, as the daemon asks it every two seconds: see
         :meth:`OvsdbWatcher.reconfigure`.
         """
+        self._read()
         self.watcher.ensure_meta(self.names)
         until(lambda: self.rows.sound, "the rows of the second bridge")
         due = time.monotonic()
@@ -101,9 +104,15 @@ class Watch:
 
     def error(self) -> BaseException | None:
         """Return the cause for which OVSDB could not be changed."""
+        self._read()
         with pytest.raises(OvsdbError) as raised:
             self.watcher.ensure_meta(self.names)
         return raised.value.__cause__
+
+    def _read(self) -> None:
+        """Wait until the watcher has read what other programs have changed by now."""
+        question = self.watcher.ask()
+        until(lambda: self.answered >= question, "OVSDB's answer to an echo")
 
 
 @pytest.fixture(scope="module")
