@@ -39,6 +39,7 @@ from dfmeta.cli.store_target import (
 from dfmeta.errors import NoRecordError
 from dfmeta.store.api.client import UNKNOWN, StoreClient
 from dfmeta.store.api.listing import row_of, timestamp
+from dfmeta.store.db import HEAD
 from dfmeta.store.db.record import Record, parse_document
 from dfmeta.store.guest.defaults import EVERYWHERE
 
@@ -177,6 +178,18 @@ def list_records(store: StoreChoice, *, fmt: str, wide: bool, default: bool) -> 
         else:
             rows = list(counted(records.list(), READING, unit="records"))
         print_rows(rows, LIST_COLUMNS, fmt, drop=LIST_DROP, wide=wide)
+
+
+@store.command(
+    "schema", epilog=ending("dfmeta store schema", failed="the database cannot be opened")
+)
+@config_options
+def show_schema(config_files: tuple[str, ...]) -> None:
+    """Show the schema of the database, and that of this dfmeta."""
+    from dfmeta.store.db.database import schema_of
+
+    present = schema_of(load_config(config_files).store.connection)
+    click.echo(f"schema {present or 'none, the database is empty'}; this dfmeta's is {HEAD}")
 
 
 @store.command(

@@ -13,7 +13,7 @@ import os
 import socket
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, text
+from sqlalchemy import URL, Connection, event, text
 from sqlalchemy.exc import DBAPIError, NoSuchModuleError, OperationalError
 
 from dfmeta.errors import (
@@ -73,11 +73,7 @@ class Postgresql(Dialect):
         # Our own errors include its messages about lost connections, and a logger takes locks.
         logging.getLogger("psycopg").disabled = True
         self.shown = url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
-        arguments = {
-            "connect_timeout": CONNECT_SECONDS,
-            **_KEEPALIVES,
-            "options": f"-c statement_timeout={max(round(seconds * 1000), 1)}",
-        }
+        arguments = {"connect_timeout": CONNECT_SECONDS, **_KEEPALIVES}
         arguments = {name: value for name, value in arguments.items() if name not in url.query}
         try:
             self.engine = engine_of(
@@ -88,6 +84,9 @@ class Postgresql(Dialect):
         except (ImportError, NoSuchModuleError) as error:
             remedy = "Install dfmeta with PostgreSQL support: dfmeta[postgresql]"
             raise wrong_url(url, "psycopg is not installed", remedy) from error
+        limit = f"SET statement_timeout = {max(round(seconds * 1000), 1)}"
+        # Not among libpq's options: PgBouncer refuses a connection that has some.
+        event.listen(self.engine, "connect", lambda driver, _record: _execute(driver, limit))
 
     def lock_schema(self, connection: Connection) -> None:
         """Take an advisory lock until the transaction ends."""
@@ -122,6 +121,11 @@ class Postgresql(Dialect):
             socket.socket(fileno=os.dup(driver.fileno())) as plug,
         ):
             plug.shutdown(socket.SHUT_RDWR)
+
+
+def _execute(driver: Any, statement: str) -> None:
+    driver.execute(statement)
+    driver.commit()
 
 
 def _state(error: DBAPIError) -> str:

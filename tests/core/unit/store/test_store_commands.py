@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from dfmeta.cli import common
 from dfmeta.cli.ctl import cli
+from dfmeta.store.db import HEAD
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.store.support import KEY, Run, database_file, refusal
 from tests.core.unit.support import OTHER_INSTANCE, succeeded
@@ -386,3 +387,10 @@ def test_a_put_names_the_parts_of_the_defaults_that_it_ends(
     assert ": name, ssh keys, meta, user-data. A record of its own" in said
     again = run("put", "web1", "--meta", "b=2")
     assert (again.exit_code, again.stderr) == (0, ""), "it lives on a record of its own now"
+
+
+def test_the_schema_is_shown(run: Run, url: str) -> None:
+    shown = succeeded(run("schema"))
+    assert shown == f"schema none, the database is empty; this dfmeta's is {HEAD}\n"
+    Repository(url).close()
+    assert succeeded(run("schema")) == f"schema {HEAD}; this dfmeta's is {HEAD}\n"
