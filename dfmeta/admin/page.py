@@ -8,7 +8,6 @@ own names. A link from another site works like any other.
 
 from __future__ import annotations
 
-import http.client
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -93,12 +92,6 @@ def _headers() -> list[tuple[str, str]]:
 
 def _words(status: int, words: str) -> webob.Response:
     text = f"{status}: {words}.\n"
-    # webob does not know the reason phrase of 421.
-    response = webob.Response(
-        status=f"{status} {http.client.responses[status]}",
-        content_type="text/plain",
-        charset="UTF-8",
-        text=text,
-    )
+    response = webob.Response(status=status, content_type="text/plain", charset="UTF-8", text=text)
     response.headers.update(_headers())
     return response
