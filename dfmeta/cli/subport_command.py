@@ -26,7 +26,7 @@ from dfmeta.ovsdb import subport_list
 from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.rows import Interface, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
-from dfmeta.ovsdb.subport_list import MTU, VID_MAX, Entry
+from dfmeta.ovsdb.subport_list import MTU, VID_MAX, ListEntry
 
 COLUMNS: Final = {
     "parent": "PARENT",
@@ -215,7 +215,7 @@ def _rows(parent: Interface, snapshot: Snapshot) -> Iterable[dict[str, Any]]:
         yield empty | {"parent": parent.name, "listed": True, "fault": fault}
 
 
-def _row(port: Port, entry: Entry | None) -> dict[str, Any]:
+def _row(port: Port, entry: ListEntry | None) -> dict[str, Any]:
     return {
         "parent": port.parent or None,
         "vid": port.segmentation_id or None,

@@ -19,7 +19,7 @@ PATCH: Final = "patch"
 
 
 @dataclass(frozen=True, slots=True)
-class Controller:
+class ControllerRow:
     """A row of OVSDB's table Controller."""
 
     target: str
@@ -36,7 +36,7 @@ class Bridge:
     """Empty: Open vSwitch's default, which includes OpenFlow 1.3."""
     fail_mode: str = ""
     external_ids: Mapping[str, str] = field(default_factory=dict)
-    controllers: tuple[Controller, ...] = ()
+    controllers: tuple[ControllerRow, ...] = ()
     """When the first is added or the last removed, the bridge deletes all its flows."""
     datapath_id: int | None = None
 
@@ -121,7 +121,7 @@ class Snapshot:
         return next(rows, None)
 
 
-class Place(NamedTuple):
+class InterfacePlace(NamedTuple):
     """Rows of an interface, its port and its bridge."""
 
     bridge: Any
@@ -141,7 +141,7 @@ class Rows:
         self.bridges = {row.name: row for row in idl.tables["Bridge"].rows.values()}
         """Name → row."""
         self.places = {
-            _column(one, "name", ""): Place(bridge, port, one)
+            _column(one, "name", ""): InterfacePlace(bridge, port, one)
             for bridge in self.bridges.values()
             for port in _column(bridge, "ports", ())
             for one in _column(port, "interfaces", ())
@@ -161,7 +161,7 @@ class Rows:
 
     def __iter__(self) -> Iterator[Interface]:
         """Return the interfaces of all bridges."""
-        return map(Place.read, self.places.values())
+        return map(InterfacePlace.read, self.places.values())
 
     def on(self, bridge: str) -> Iterator[Interface]:
         """Return the interfaces of a bridge."""
@@ -178,7 +178,7 @@ def bridge(row: Any) -> Bridge:
         fail_mode="".join(_column(row, "fail_mode", ())),
         external_ids=_column(row, "external_ids", {}),
         controllers=tuple(
-            Controller(_column(one, "target", ""), _column(one, "is_connected", False))
+            ControllerRow(_column(one, "target", ""), _column(one, "is_connected", False))
             for one in _column(row, "controller", ())
         ),
         datapath_id=int(number, 16) if number else None,

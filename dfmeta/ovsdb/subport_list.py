@@ -42,7 +42,7 @@ _PORT_ID: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListEntry:
     """A subport of a parent's list; an empty field is not given."""
 
     vid: int
@@ -64,7 +64,7 @@ class Entry:
         return {name: value for name in names if (value := getattr(self, name))}
 
 
-class Claim(NamedTuple):
+class ListClaim(NamedTuple):
     """The VLAN id of an entry, whether the entry is valid or not, and its attachment."""
 
     vid: int
@@ -75,25 +75,25 @@ class Claim(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Subports:
+class SubportList:
     """A parent's list as it counts."""
 
-    entries: Mapping[int, Entry]
+    entries: Mapping[int, ListEntry]
     """VLAN id → its entry."""
     faults: tuple[str, ...] = ()
     """The entries that do not count, each with its cause."""
 
 
 @lru_cache(maxsize=256)  # each subport of a trunk reads its parent's list
-def parse(text: str) -> Subports:
+def parse(text: str) -> SubportList:
     """Read the value of :data:`KEY`; empty: no subports."""
     if not text.strip():
-        return Subports({})
+        return SubportList({})
     try:
         listed = read(text)
     except SubportListError as error:
-        return Subports({}, (f"external_ids:{KEY}: {error.fields['cause']}",))
-    found: dict[int, Entry] = {}
+        return SubportList({}, (f"external_ids:{KEY}: {error.fields['cause']}",))
+    found: dict[int, ListEntry] = {}
     faults: list[str] = []
     times = Counter(vid for vid in map(_vid, listed) if vid)
     for one in listed:
@@ -111,7 +111,7 @@ def parse(text: str) -> Subports:
     if len(faults) > FAULTS_MAX:
         rest = len(faults) - FAULTS_MAX + 1
         faults[FAULTS_MAX - 1 :] = [f"{rest} more entries are wrong"]
-    return Subports(found, tuple(f"external_ids:{KEY}: {fault}" for fault in faults))
+    return SubportList(found, tuple(f"external_ids:{KEY}: {fault}" for fault in faults))
 
 
 def read(text: str) -> list[Any]:
@@ -131,7 +131,7 @@ def read(text: str) -> list[Any]:
     return listed
 
 
-def entry_of(one: object) -> Entry:
+def entry_of(one: object) -> ListEntry:
     """Read a member of a list.
 
     :raises SubportListError: with the cause, when it is not a valid entry.
@@ -156,12 +156,12 @@ def entry_of(one: object) -> Entry:
         raise SubportListError(cause=wrong_mac(mac).replace("its MAC", "mac"))
     if attachment and not instance_of(attachment):
         raise SubportListError(cause="attachment is not a UUID")
-    return Entry(
+    return ListEntry(
         *(vid, port_id, instance_of(instance), project, mac, _mtu(one), instance_of(attachment))
     )
 
 
-def with_entry(text: str, entry: Entry) -> str:
+def with_entry(text: str, entry: ListEntry) -> str:
     """Return the list *text* with *entry*, which replaces all entries of its VLAN id.
 
     Other members stay as they are, valid or not. The entry is that of the attachment which it
@@ -183,16 +183,17 @@ def without(text: str, vid: int) -> str:
     return _write(left) if left else ""
 
 
-def claims(text: str) -> list[Claim]:
+def claims(text: str) -> list[ListClaim]:
     """Return the claims of all entries; none when the list cannot be read."""
     with contextlib.suppress(SubportListError):
         return [
-            Claim(_vid(one), _id(one, "attachment"), _id(one, "port_id")) for one in _members(text)
+            ListClaim(_vid(one), _id(one, "attachment"), _id(one, "port_id"))
+            for one in _members(text)
         ]
     return []
 
 
-def with_attachments(text: str, entries: Iterable[Entry]) -> str:
+def with_attachments(text: str, entries: Iterable[ListEntry]) -> str:
     """Return the list *text* with the entries of attachments.
 
     An entry of another attachment for the same VLAN id is one that is over, and is replaced. An

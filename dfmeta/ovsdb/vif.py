@@ -23,7 +23,7 @@ from dfmeta.model import (
 from dfmeta.ovsdb import next_hop_list
 from dfmeta.ovsdb.external_ids import ids_of
 from dfmeta.ovsdb.rows import PATCH, Interface
-from dfmeta.ovsdb.subport_list import Entry, parse
+from dfmeta.ovsdb.subport_list import ListEntry, parse
 from dfmeta.ovsdb.trunks import ALLOWED, INSTANCE_KEYS, NO_LEAD, Lead, kind_of, list_of
 
 DEAD_TAG = 4095
@@ -119,7 +119,7 @@ def _allowed(row: Interface, kind: PortKind, lead: Lead) -> bool:
     return any(ids.get(ALLOWED, "").strip() == "true" for ids in rows)
 
 
-def _behind(parent: Port, entry: Entry) -> Port:
+def _behind(parent: Port, entry: ListEntry) -> Port:
     """Return a subport whose tags reach the bridge."""
     ids = {"vm-uuid": entry.instance_id, "project-id": entry.project_id}
     return Port(
@@ -143,7 +143,7 @@ def _behind(parent: Port, entry: Entry) -> Port:
     )
 
 
-def _of_subport(ids: Mapping[str, str], entry: Entry | None) -> dict[str, str]:
+def _of_subport(ids: Mapping[str, str], entry: ListEntry | None) -> dict[str, str]:
     """Return the values of a subport with a row of its own: those of its row come first."""
     key = _key_of(ids)
     if entry is None or ids.get(key, entry.instance_id).lower() != entry.instance_id:

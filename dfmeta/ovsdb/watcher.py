@@ -58,7 +58,7 @@ JOIN_TIMEOUT = 0.3
 """Seconds to wait for the thread at the end; it is a daemon thread and holds no resources."""
 
 
-class _Job:
+class _Transaction:
     """A transaction that a greenthread waits for."""
 
     def __init__(self, act: Act[Any]) -> None:
@@ -91,8 +91,8 @@ class OvsdbWatcher:
         self.remote, self.bridge, self.tap = remote, bridge, tap
         self._deliver = deliver
         self._updates: deque[Update] = deque()
-        self._jobs: deque[_Job] = deque()
-        self._finished: deque[_Job] = deque()
+        self._jobs: deque[_Transaction] = deque()
+        self._finished: deque[_Transaction] = deque()
         self._updated, self._answered_jobs = Bell(), Bell()
         self._to_thread = _os.pipe()
         for fd in self._to_thread:
@@ -217,7 +217,7 @@ class OvsdbWatcher:
 
         :raises OvsdbError: when the transaction fails.
         """
-        job = _Job(act)
+        job = _Transaction(act)
         self._jobs.append(job)
         _poke(self._to_thread[1])
         with threads.Timeout(TRANSACTION_TIMEOUT, False):
@@ -307,7 +307,7 @@ class OvsdbWatcher:
             job.error = ConnectionError("the connection was lost")
             self._finish(job)
 
-    def _do(self, idl: Any, job: _Job) -> None:
+    def _do(self, idl: Any, job: _Transaction) -> None:
         if job.given_up:
             return
         try:
@@ -316,7 +316,7 @@ class OvsdbWatcher:
             job.error = error
         self._finish(job)
 
-    def _finish(self, job: _Job) -> None:
+    def _finish(self, job: _Transaction) -> None:
         self._finished.append(job)
         self._answered_jobs.ring()
 

@@ -24,7 +24,7 @@ from dfmeta.errors import SubportListError
 from dfmeta.model import Port, PortId, PortKind
 from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
 from dfmeta.ovsdb.external_ids import instance_of
-from dfmeta.ovsdb.subport_list import Entry, entry_of
+from dfmeta.ovsdb.subport_list import ListEntry, entry_of
 from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.runtime import clock, hub
 from dfmeta.sources.merge import bare
@@ -39,7 +39,7 @@ FIELDS: Final = ("id", "trunk_details")
 class _Known:
     """The subports of a parent."""
 
-    entries: Mapping[int, Entry]
+    entries: Mapping[int, ListEntry]
     until: float
     """When it is asked about again, monotonic seconds."""
 
@@ -191,14 +191,14 @@ class TrunkDetails:
                 self._update(port)
 
 
-def subports_of(row: Row) -> dict[int, Entry]:
+def subports_of(row: Row) -> dict[int, ListEntry]:
     """Return VLAN id → subport of a port as Neutron returns it.
 
     Invalid ones, those of another type than VLAN and doubled VLAN ids are left out.
     """
     details = row.get("trunk_details")
     listed = details.get("sub_ports") if isinstance(details, dict) else None
-    found: list[Entry] = []
+    found: list[ListEntry] = []
     for one in listed if isinstance(listed, list) else ():
         if not isinstance(one, dict) or one.get("segmentation_type", "vlan") != "vlan":
             continue
@@ -218,7 +218,7 @@ def _is_asked(port: Port) -> bool:
     return mine and not port.fault and bool(instance_of(port.iface_id))
 
 
-def _behind(parent: Port, entry: Entry) -> Port:
+def _behind(parent: Port, entry: ListEntry) -> Port:
     return replace(
         bare(parent),
         vid=entry.vid,

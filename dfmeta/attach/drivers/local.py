@@ -26,7 +26,7 @@ from dfmeta.model import ATTACHMENT_KEY
 from dfmeta.model import ATTACHMENT_KEY as KEY
 from dfmeta.ovsdb.external_ids import IDS
 from dfmeta.ovsdb.idl import Act, Ovsdb, reconfigure, verify
-from dfmeta.ovsdb.rows import Interface, Place, Rows, without_number
+from dfmeta.ovsdb.rows import Interface, InterfacePlace, Rows, without_number
 from dfmeta.ovsdb.trunk_bridge import NAME_MAX, agent_of, is_ours, new_port
 from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.ovsdb.vif import ADDRESS_KEY, INSTANCE_KEY
@@ -328,7 +328,7 @@ def _create(rows: Rows, txn: Any, ends: Iterable[_End], trunk: str) -> bool:
     return changed
 
 
-def _delete(ends: Iterable[Place]) -> None:
+def _delete(ends: Iterable[InterfacePlace]) -> None:
     """Delete ports; OVSDB deletes rows that no bridge refers to."""
     for end in ends:
         end.bridge.delvalue("ports", end.port)

@@ -7,7 +7,7 @@ agent only adds keys of its own there.
 
 With OVN no such row exists, because tags reach the integration bridge. There Neutron's status of
 the port says that it works, and the attachment is an entry of the list in the row of its VM's port
-(:mod:`dfmeta.ovsdb.subport_list`). Entries of other programs stand.
+(:mod:`dfmeta.ovsdb.subport_list`). ListEntries of other programs stand.
 
 Trust: the host's programs write the rows. An entry has only values of the engine and of Neutron.
 """
@@ -26,8 +26,8 @@ from dfmeta.ovsdb.idl import Act, Ovsdb
 from dfmeta.ovsdb.rows import Interface, Rows, without_number
 from dfmeta.ovsdb.subport_list import KEY as LIST_KEY
 from dfmeta.ovsdb.subport_list import (
-    Claim,
-    Entry,
+    ListClaim,
+    ListEntry,
     claims,
     with_attachments,
     without_attachments,
@@ -60,7 +60,7 @@ class WiredState:
     """Ids of the ports of the parents of trunks with a bridge of their own."""
     marks: Mapping[str, str]
     """Attachment → id of the port of its row."""
-    claims: Mapping[str, Sequence[Claim]]
+    claims: Mapping[str, Sequence[ListClaim]]
     """Id of the port of another VM → the entries of its list of subports."""
 
     def works(self, parent: str, attachment: str, port_id: str, vid: int) -> bool:
@@ -70,7 +70,7 @@ class WiredState:
         """
         if parent in self.parents:
             return self.marks.get(attachment) == port_id
-        own = Claim(vid, attachment, port_id)
+        own = ListClaim(vid, attachment, port_id)
         return vid in self.others(parent) or own in self.claims.get(parent, ())
 
     def others(self, parent: str) -> frozenset[int]:
@@ -100,13 +100,13 @@ class WiredPorts:
         self, ovsdb: Ovsdb, bridge: str, statuses: Callable[[Iterable[str]], Mapping[str, str]]
     ) -> None:
         self._ovsdb, self._bridge, self._statuses = ovsdb, bridge, statuses
-        self._entries = Entries(ovsdb, bridge)
+        self._entries = ListEntries(ovsdb, bridge)
 
     def wait(self, parent: Parent, ports: Ports) -> None:
         """Return when the subports of a trunk work, and their rows or entries name attachments.
 
         :raises AttachDriverError: when they do not after :data:`WAIT` seconds, when OVSDB does not
-            answer, or as :meth:`Entries.write`.
+            answer, or as :meth:`ListEntries.write`.
         :raises SourceError: when Neutron does not answer about a port of OVN.
         """
         if not is_patch(parent):
@@ -119,7 +119,7 @@ class WiredPorts:
     def forget(self, attachments: Iterable[Attachment]) -> None:
         """Remove the entries of attachments; a row goes with its port.
 
-        :raises AttachDriverError: as :meth:`Entries.remove`.
+        :raises AttachDriverError: as :meth:`ListEntries.remove`.
         """
         self._entries.remove({one.id for one in attachments})
 
@@ -195,7 +195,7 @@ def _not_wired(missing: Iterable[str], ports: Iterable[str]) -> AttachDriverErro
     )
 
 
-class Entries:
+class ListEntries:
     """The entries of attachments.
 
     :param ovsdb: carries out transactions.
@@ -249,7 +249,7 @@ def _run(ovsdb: Ovsdb, act: Act[T]) -> T:
         raise AttachDriverError(cause=cause, whole=True) from error
 
 
-def claims_of(rows: Iterable[Interface]) -> dict[str, list[Claim]]:
+def claims_of(rows: Iterable[Interface]) -> dict[str, list[ListClaim]]:
     """Return the iface-id of each VM's port whose tags reach the bridge → what its list claims.
 
     :param rows: the interfaces of the integration bridge.
@@ -271,5 +271,5 @@ def _change(rows: Rows, row: Interface, change: Callable[[str], str]) -> None:
         raise AttachDriverError(cause=cause, **about) from error
 
 
-def _entry(port_id: str, one: Attachment) -> Entry:
-    return Entry(one.vid, port_id, instance_id=one.instance_id, mac=one.mac, attachment=one.id)
+def _entry(port_id: str, one: Attachment) -> ListEntry:
+    return ListEntry(one.vid, port_id, instance_id=one.instance_id, mac=one.mac, attachment=one.id)

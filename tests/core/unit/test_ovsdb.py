@@ -18,7 +18,7 @@ from dfmeta.ovsdb import bridge_reader, rows, vif
 from dfmeta.ovsdb.bridge_reader import BridgeReader, TapPort, Update
 from dfmeta.ovsdb.idl import Noticing
 from dfmeta.ovsdb.meta_rows import MetaRows
-from dfmeta.ovsdb.rows import Bridge, Controller, Interface
+from dfmeta.ovsdb.rows import Bridge, ControllerRow, Interface
 from dfmeta.ovsdb.trunks import Lead
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from tests.core.unit.support import GUEST_MAC, INSTANCE, IdlRow
@@ -212,7 +212,9 @@ def test_a_change_of_one_port_reads_that_port_alone(watcher: OvsdbWatcher) -> No
     assert [(port.name, port.dead) for port in update.changed] == [("tap1", True)]
     bridge.controller = [IdlRow(is_connected=True)]
     update = watcher._reader.read(database, [bridge])
-    connected = replace(update.bridge or Bridge(""), controllers=(Controller("", connected=True),))
+    connected = replace(
+        update.bridge or Bridge(""), controllers=(ControllerRow("", connected=True),)
+    )
     assert (update.changed, update.gone, update.bridge) == ((), (), connected)
     assert update.tap is not None
     bridge.ports = bridge.ports[1:]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from dfmeta.attach.drivers.wired import Entries, WiredPorts
+from dfmeta.attach.drivers.wired import ListEntries, WiredPorts
 from dfmeta.attach.model import Attachment, Parent
 from dfmeta.errors import AttachDriverError
 from dfmeta.ovsdb.idl import OvsdbClient
-from dfmeta.ovsdb.subport_list import KEY, Claim
+from dfmeta.ovsdb.subport_list import KEY, ListClaim
 from dfmeta.ovsdb.watcher import COLUMNS
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.host.ovs import vms
@@ -33,8 +33,8 @@ def vm(host: OpenvSwitch) -> Iterator[Parent]:
 
 
 @pytest.fixture
-def entries(host: OpenvSwitch) -> Entries:
-    return Entries(OvsdbClient(host.ovsdb_connection, COLUMNS), BRIDGE)
+def entries(host: OpenvSwitch) -> ListEntries:
+    return ListEntries(OvsdbClient(host.ovsdb_connection, COLUMNS), BRIDGE)
 
 
 def listed(host: OpenvSwitch, name: str = "tap1") -> list[Any]:
@@ -59,7 +59,7 @@ def entry(one: Attachment) -> dict[str, Any]:
 
 
 def test_entries_come_and_go_beside_those_of_others(
-    host: OpenvSwitch, vm: Parent, entries: Entries
+    host: OpenvSwitch, vm: Parent, entries: ListEntries
 ) -> None:
     before = vms.rows(host)["tap1"]["external_ids"]
     write(host, '[{"vid":7,"of":"another program"}]')
@@ -82,7 +82,9 @@ def test_entries_come_and_go_beside_those_of_others(
     assert vms.rows(host)["tap1"]["external_ids"] == before
 
 
-def test_an_entry_of_an_operator_stands(host: OpenvSwitch, vm: Parent, entries: Entries) -> None:
+def test_an_entry_of_an_operator_stands(
+    host: OpenvSwitch, vm: Parent, entries: ListEntries
+) -> None:
     write(host, '[{"vid":100}]')
     one, two = vms.attachment(vm, 100), vms.attachment(vm, 101)
     for those in ([two, one], [one]):
@@ -100,7 +102,9 @@ def test_an_entry_of_an_operator_stands(host: OpenvSwitch, vm: Parent, entries: 
     assert vms.rows(host)["tap1"]["external_ids"][KEY] == "odd"
 
 
-def test_the_row_must_be_that_of_the_vm(host: OpenvSwitch, vm: Parent, entries: Entries) -> None:
+def test_the_row_must_be_that_of_the_vm(
+    host: OpenvSwitch, vm: Parent, entries: ListEntries
+) -> None:
     one = vms.attachment(vm, 100)
     host.add_bridge("br-other")
     its = ("set", "Interface", "tap8", f'external_ids:iface-id="{vm.port_id}"')
@@ -109,14 +113,14 @@ def test_the_row_must_be_that_of_the_vm(host: OpenvSwitch, vm: Parent, entries: 
         with pytest.raises(AttachDriverError, match="is not on br-int"):
             entries.write(replace(vm, **change), ports(one))
     assert listed(host) == []
-    away = Entries(OvsdbClient("unix:/nowhere", COLUMNS), BRIDGE)
+    away = ListEntries(OvsdbClient("unix:/nowhere", COLUMNS), BRIDGE)
     for call in (lambda: away.write(vm, ports(one)), lambda: away.remove({INSTANCE})):
         with pytest.raises(AttachDriverError, match="Open vSwitch does not answer"):
             call()
 
 
 def test_the_state_has_the_lists_where_tags_reach_the_bridge(
-    host: OpenvSwitch, vm: Parent, entries: Entries
+    host: OpenvSwitch, vm: Parent, entries: ListEntries
 ) -> None:
     vms.plug(host, "tpi-1", iface_id=INSTANCE)
     write(host, '[{"vid":100}]', "tpi-1")
@@ -129,9 +133,9 @@ def test_the_state_has_the_lists_where_tags_reach_the_bridge(
     ).state()
     assert state.claims == {
         vm.port_id: [
-            Claim(100, one.id, one.port_id),
-            Claim(102, gone.id, gone.port_id),
-            Claim(101, "", ""),
+            ListClaim(100, one.id, one.port_id),
+            ListClaim(102, gone.id, gone.port_id),
+            ListClaim(101, "", ""),
         ]
     }
     assert state.parents == {INSTANCE}

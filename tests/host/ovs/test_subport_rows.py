@@ -11,7 +11,7 @@ from dfmeta.ovsdb import subport_list
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.snapshot import read_snapshot
-from dfmeta.ovsdb.subport_list import KEY, Entry, write_list
+from dfmeta.ovsdb.subport_list import KEY, ListEntry, write_list
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, let_hub_run, until
 from tests.harness.ovs import BRIDGE, OpenvSwitch
@@ -96,7 +96,7 @@ def make_trunk(host: OpenvSwitch, *vids: int) -> None:
 def test_a_command_and_the_daemon_read_a_trunk_alike(host: OpenvSwitch, watch: Watch) -> None:
     make_trunk(host, 100, 200)
     until(lambda: watch.of("tpi-1").state is PortState.SERVED, "the parent")
-    listed = json.dumps(json.dumps([Entry(100, instance_id=OTHER_INSTANCE).members()]))
+    listed = json.dumps(json.dumps([ListEntry(100, instance_id=OTHER_INSTANCE).members()]))
     host.vsctl("set", "Interface", "tpi-1", f"external_ids:{KEY}={listed}", wait=False)
     until(lambda: watch.of("spi-100").instance_id == OTHER_INSTANCE, "the entry")
     assert watch.named() == {
@@ -135,9 +135,9 @@ def test_a_change_between_reading_and_writing_is_not_lost(host: OpenvSwitch, wat
     def change(text: str) -> str:
         before.append(text)
         if len(before) == 1:
-            other = json.dumps(subport_list.with_entry("", Entry(7)))
+            other = json.dumps(subport_list.with_entry("", ListEntry(7)))
             host.vsctl("set", "Interface", "tpi-1", f"external_ids:{KEY}={other}", wait=False)
-        return subport_list.with_entry(text, Entry(100))
+        return subport_list.with_entry(text, ListEntry(100))
 
     database = OvsdbClient(host.ovsdb_connection, {"Interface": ("external_ids",)})
 

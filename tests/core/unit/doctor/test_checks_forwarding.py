@@ -8,10 +8,10 @@ from dfmeta.doctor import checks_switch
 from dfmeta.doctor.checks_host import path
 from dfmeta.doctor.facts import PathFacts
 from dfmeta.doctor.finding import CheckStatus, ok, summary, unknown, warning, wrong
-from dfmeta.ovsdb.rows import Bridge, Controller
+from dfmeta.ovsdb.rows import Bridge, ControllerRow
 from tests.core.unit.doctor.values import SETTINGS
 
-AWAY, HERE = Controller("tcp:127.0.0.1:1", False), Controller("tcp:127.0.0.1:2", True)
+AWAY, HERE = ControllerRow("tcp:127.0.0.1:1", False), ControllerRow("tcp:127.0.0.1:2", True)
 FAIL_OPEN = " 0. priority 15790320\n    NORMAL\n"
 OWN_FLOW = " 0. priority 0\n    NORMAL\n"
 
@@ -64,5 +64,5 @@ def test_findings_are_summed_up_in_a_line() -> None:
 def test_log_of_readiness_names_a_bridge_that_fails_open() -> None:
     probe: Any = SimpleNamespace(bridge="br-int", fault=lambda: "a packet filter")
     for fails_open, words in ((True, "`ovs-vsctl set-fail-mode br-int secure`"), (False, "filter")):
-        row = Bridge("br-int", controllers=(Controller("tcp:c", connected=not fails_open),))
+        row = Bridge("br-int", controllers=(ControllerRow("tcp:c", connected=not fails_open),))
         assert words in path_fault(row, probe)

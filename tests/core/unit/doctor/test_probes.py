@@ -26,7 +26,7 @@ from dfmeta.errors import OvsdbError
 from dfmeta.http import client as http_client
 from dfmeta.model import HttpHost, PortState
 from dfmeta.ovsdb.idl import RefusedError, call, why
-from dfmeta.ovsdb.rows import Controller
+from dfmeta.ovsdb.rows import ControllerRow
 from dfmeta.ovsdb.snapshot import read_snapshot, snapshot_of
 from dfmeta.ovsdb.vswitchd import (
     Vswitchd,
@@ -186,7 +186,7 @@ def test_rows_of_ovsdb_become_interfaces() -> None:
     bridge = snapshot.bridge("br0")
     assert bridge is not None
     assert (bridge.fail_mode, bridge.external_ids) == ("secure", {"dfmeta": "meta of br-int"})
-    assert bridge.controllers == (Controller("tcp:c", False),)
+    assert bridge.controllers == (ControllerRow("tcp:c", False),)
     assert snapshot.external_ids == {"ovn-bridge-mappings": "meta:br0"}
     assert snapshot.other_config == {"flow-restore-wait": "true"}
 

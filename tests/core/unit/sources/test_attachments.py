@@ -10,7 +10,7 @@ from dfmeta.errors import (
     SourceError,
 )
 from dfmeta.ovsdb.rows import Interface
-from dfmeta.ovsdb.subport_list import KEY, Claim
+from dfmeta.ovsdb.subport_list import KEY, ListClaim
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
 
 SECRET = "port 5b7e94c9 of the network 066a2caf"
@@ -41,11 +41,18 @@ def test_a_refusal_is_about_one_attachment_or_the_whole_request() -> None:
         assert SECRET not in error.line
 
 
-OWN = Claim(100, INSTANCE, "p1")
+OWN = ListClaim(100, INSTANCE, "p1")
 STATE = WiredState(
     parents=frozenset({"trunk"}),
     marks={INSTANCE: "p1"},
-    claims={"vm": [OWN, Claim(7, "", ""), Claim(0, "", ""), Claim(8, OTHER_INSTANCE, "p2")]},
+    claims={
+        "vm": [
+            OWN,
+            ListClaim(7, "", ""),
+            ListClaim(0, "", ""),
+            ListClaim(8, OTHER_INSTANCE, "p2"),
+        ]
+    },
 )
 
 
@@ -78,4 +85,4 @@ def test_lists_are_those_of_vms_whose_tags_reach_the_bridge() -> None:
         return Interface(name, "br-int", external_ids=ids)
 
     ports = [row("tap1"), row("tpi-1"), row("tap3", iface_id=" ")]
-    assert claims_of(ports) == {"tap1": [Claim(100, INSTANCE, OTHER_INSTANCE)]}
+    assert claims_of(ports) == {"tap1": [ListClaim(100, INSTANCE, OTHER_INSTANCE)]}

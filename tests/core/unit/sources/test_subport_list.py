@@ -12,8 +12,8 @@ from dfmeta.ovsdb.subport_list import (
     FAULTS_MAX,
     SIZE_MAX,
     VID_MAX,
-    Claim,
-    Entry,
+    ListClaim,
+    ListEntry,
     claims,
     parse,
     with_attachments,
@@ -35,7 +35,7 @@ WHOLE = {
     "attachment": OTHER_INSTANCE,
 }
 PORT = "33333333-4444-5555-6666-777777777777"
-OWN = Entry(100, PORT, instance_id=INSTANCE, mac=MAC, attachment=INSTANCE)
+OWN = ListEntry(100, PORT, instance_id=INSTANCE, mac=MAC, attachment=INSTANCE)
 """The entry of an attachment."""
 
 
@@ -46,8 +46,8 @@ def text(*entries: Any) -> str:
 def test_an_entry_has_all_its_members() -> None:
     found = parse(text(WHOLE, {"vid": 200}))
     names = {"instance_id": INSTANCE, "project_id": "project", "attachment": OTHER_INSTANCE}
-    entry = Entry(100, "p1", mac=MAC, mtu=1442, **names)
-    assert found.entries == {100: entry, 200: Entry(200)}
+    entry = ListEntry(100, "p1", mac=MAC, mtu=1442, **names)
+    assert found.entries == {100: entry, 200: ListEntry(200)}
     assert found.faults == ()
     assert entry.members() == WHOLE
 
@@ -58,7 +58,9 @@ def test_values_are_read_into_one_form() -> None:
     assert parse(text(odd)).entries == parse(text(WHOLE)).entries
     # Members that may be left out may be null or empty.
     empty = dict.fromkeys(("port_id", "instance_id"), None)
-    assert parse(text({"vid": 1, **empty, "mac": "", "project_id": ""})).entries == {1: Entry(1)}
+    assert parse(text({"vid": 1, **empty, "mac": "", "project_id": ""})).entries == {
+        1: ListEntry(1)
+    }
     for listed in ("", " ", "[]"):
         assert (parse(listed).entries, parse(listed).faults) == ({}, ())
 
@@ -86,27 +88,27 @@ WRONG_MEMBERS: list[tuple[dict[str, Any], str]] = [
 def test_a_wrong_entry_costs_that_entry() -> None:
     for wrong, cause in WRONG_MEMBERS:
         found = parse(text(WHOLE | wrong, {"vid": 7}))
-        assert found.entries == {7: Entry(7)}, wrong
+        assert found.entries == {7: ListEntry(7)}, wrong
         (fault,) = found.faults
         assert cause in fault
     others: list[Any] = [5, "100", None, [], [WHOLE]]
     for other in others:
         found = parse(text(other, {"vid": 7}))
-        assert found.entries == {7: Entry(7)}
+        assert found.entries == {7: ListEntry(7)}
         assert "it is not an object" in found.faults[0]
 
 
 def test_a_vlan_id_that_is_there_twice_is_of_no_guest() -> None:
     for second in ({"vid": 100}, WHOLE, {"vid": 100, "instance_id": "odd"}):
         found = parse(text(WHOLE, second, {"vid": 7}))
-        assert found.entries == {7: Entry(7)}
+        assert found.entries == {7: ListEntry(7)}
         assert found.faults[-1].endswith("VID 100 is there 2 times, so that no entry of it counts")
 
 
 def test_a_member_with_its_name_twice_costs_its_entry_and_the_vlan_id() -> None:
     doubled = '[{"vid": 100, "vid": 200}, {"vid": 200}, {"vid": 7}]'
     found = parse(doubled)
-    assert found.entries == {7: Entry(7)}
+    assert found.entries == {7: ListEntry(7)}
     assert "a member has its name twice" in found.faults[0]
 
 
@@ -125,12 +127,12 @@ def test_a_text_that_is_no_list_is_one_fault() -> None:
         assert fault.startswith("external_ids:dfmeta-subports: ")
         assert len(fault) < 160
         with pytest.raises(SubportListError, match=cause.split()[-1]):
-            with_entry(listed, Entry(1))
+            with_entry(listed, ListEntry(1))
 
 
 def test_numbers_of_any_length_cost_their_entry() -> None:
     long = f'[{{"vid": {"9" * 5000}}}, {{"vid": 7, "note": {"9" * 5000}}}, {{"vid": NaN}}]'
-    assert parse(long).entries == {7: Entry(7)}
+    assert parse(long).entries == {7: ListEntry(7)}
 
 
 def test_many_faults_are_counted() -> None:
@@ -141,12 +143,12 @@ def test_many_faults_are_counted() -> None:
 
 def test_an_entry_is_added_replaced_and_removed_beside_others() -> None:
     others = [{"vid": 7, "of": "another program"}, {"vid": "odd"}, "odd"]
-    added = with_entry(text(*others), Entry(100, instance_id=INSTANCE))
+    added = with_entry(text(*others), ListEntry(100, instance_id=INSTANCE))
     assert json.loads(added) == [*others, {"vid": 100, "instance_id": INSTANCE}]
-    replaced = with_entry(added, Entry(100, instance_id=OTHER_INSTANCE))
+    replaced = with_entry(added, ListEntry(100, instance_id=OTHER_INSTANCE))
     assert json.loads(replaced) == [*others, {"vid": 100, "instance_id": OTHER_INSTANCE}]
     assert json.loads(without(replaced, 100)) == others
-    assert with_entry("", Entry(5)) == '[{"vid":5}]'
+    assert with_entry("", ListEntry(5)) == '[{"vid":5}]'
     assert without('[{"vid":5}, {"vid": 5}]', 5) == ""
     assert without("", 5) == ""
 
@@ -155,8 +157,8 @@ def test_a_list_that_cannot_be_written_back_unchanged_is_refused() -> None:
     for odd in ('{"vid": 1, "vid": 2}', '{"vid": 1, "x": NaN}', '{"vid": 1, "x": 1e999}'):
         listed = f"[{json.dumps(OWN.members())}, {odd}]"
         for change in (
-            lambda listed: with_entry(listed, Entry(7)),
-            lambda listed: with_attachments(listed, [Entry(5, PORT, attachment=PORT)]),
+            lambda listed: with_entry(listed, ListEntry(7)),
+            lambda listed: with_attachments(listed, [ListEntry(5, PORT, attachment=PORT)]),
             lambda listed: without_attachments(listed, {INSTANCE}),
         ):
             with pytest.raises(SubportListError, match="JSON readers do not read alike"):
@@ -165,12 +167,12 @@ def test_a_list_that_cannot_be_written_back_unchanged_is_refused() -> None:
         with_attachments("{}", [OWN])
     nearly = text({"vid": 1, "note": "x" * (SIZE_MAX - 40)})
     with pytest.raises(SubportListError, match="characters"):
-        with_entry(nearly, Entry(2, port_id="p" * 40))
+        with_entry(nearly, ListEntry(2, port_id="p" * 40))
 
 
 def test_the_entry_of_an_attachment_is_added_beside_others_and_removed() -> None:
     others = [{"vid": 7, "of": "another program"}, {"vid": "odd"}, "odd"]
-    two = Entry(101, PORT, attachment=OTHER_INSTANCE)
+    two = ListEntry(101, PORT, attachment=OTHER_INSTANCE)
     added = with_attachments(text(*others), [OWN, two])
     assert json.loads(added) == [*others, OWN.members(), two.members()]
     assert parse(added).entries[100] == OWN
@@ -189,7 +191,7 @@ def test_an_entry_of_another_program_stands() -> None:
         other = {"vid": 100, **more}
         for listed in (text(other), text(OWN.members(), other)):
             with pytest.raises(SubportListError, match="VID 100 has an entry of") as caught:
-                with_attachments(listed, [Entry(7, PORT, attachment=PORT), OWN])
+                with_attachments(listed, [ListEntry(7, PORT, attachment=PORT), OWN])
             assert caught.value.fields["vid"] == 100
 
 
@@ -203,14 +205,14 @@ def test_the_entry_of_an_attachment_that_is_over_is_replaced() -> None:
 
 def test_an_operators_values_for_an_attachment_stay_and_go_with_it() -> None:
     """``dfmeta subport add`` writes them."""
-    listed = with_entry(text(OWN.members()), Entry(100, instance_id=OTHER_INSTANCE, mtu=1400))
+    listed = with_entry(text(OWN.members()), ListEntry(100, instance_id=OTHER_INSTANCE, mtu=1400))
     given = {"vid": 100, "instance_id": OTHER_INSTANCE, "mtu": 1400, "attachment": INSTANCE}
     assert json.loads(listed) == [given]
     found = with_attachments(listed, [OWN])
     assert json.loads(found) == [{**given, "port_id": PORT, "mac": MAC}]
     assert without_attachments(found, {INSTANCE}) == ""
     # A port that was made anew.
-    (entry,) = json.loads(with_attachments(found, [Entry(100, INSTANCE, attachment=INSTANCE)]))
+    (entry,) = json.loads(with_attachments(found, [ListEntry(100, INSTANCE, attachment=INSTANCE)]))
     assert (entry["port_id"], entry["instance_id"]) == (INSTANCE, OTHER_INSTANCE)
 
 
@@ -218,11 +220,11 @@ def test_all_entries_claim_their_vlan_ids() -> None:
     twice = '{"vid": 9, "vid": 9}'
     listed = json.dumps([OWN.members(), {"vid": 7, "mac": "odd"}, {"vid": "odd"}, 5])
     assert claims(f"{listed[:-1]}, {twice}]") == [
-        Claim(100, INSTANCE, PORT),
-        Claim(7, "", ""),
-        Claim(0, "", ""),
-        Claim(0, "", ""),
-        Claim(9, "", ""),
+        ListClaim(100, INSTANCE, PORT),
+        ListClaim(7, "", ""),
+        ListClaim(0, "", ""),
+        ListClaim(0, "", ""),
+        ListClaim(9, "", ""),
     ]
     assert claims("") == claims("{") == []
 
