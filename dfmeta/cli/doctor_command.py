@@ -98,17 +98,18 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     """
     # The checks use the values in force in the daemon, not those that its files have now.
     in_force = take_over(conf)
-    options = inspection.options(conf, _compared(conf, in_force), in_force.taken.secrets)
+    options = inspection.options(conf, _compared(conf, in_force))
     return table.examine(Inspection(settings(conf), options, agent_of(conf), root=root))
 
 
 def _compared(conf: cfg.ConfigOpts, in_force: InForce) -> OptionFacts:
-    taken = in_force.taken
+    differences = in_force.differences
     return OptionFacts(
-        reload=taken.reload,
-        restart=taken.restart,
-        given=taken.given,
-        files=taken.files,
+        reload=differences.reload,
+        restart=differences.restart,
+        given=differences.given,
+        newer=differences.newer,
+        files=differences.files,
         cause=in_force.cause,
         strange=[(str(error), error.remedy) for error in unknown_options(conf)],
     )

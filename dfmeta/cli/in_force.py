@@ -22,7 +22,7 @@ from oslo_config import cfg
 
 from dfmeta.cli.client import ask_agent, request_admin
 from dfmeta.conf import values
-from dfmeta.conf.values import Taken
+from dfmeta.conf.values import Differences
 from dfmeta.doctor.finding import listed
 from dfmeta.errors import NotRunningError, UpstreamError
 from dfmeta.host.listeners import listener_at, listeners_of
@@ -41,7 +41,7 @@ T = TypeVar("T")
 class InForce:
     """The result of setting a command's configuration to the daemon's values."""
 
-    taken: Taken = field(default_factory=Taken)
+    differences: Differences = field(default_factory=Differences)
     cause: str = ""
     """The reason why the daemon's values are unknown; empty when they are in use."""
 
@@ -92,7 +92,7 @@ def running(conf: cfg.ConfigOpts, ask: Callable[[], T]) -> T:
 
 def say(found: InForce) -> None:
     """Print on stderr the options whose values in the daemon, which a command uses, differ."""
-    other = [*found.taken.restart, *found.taken.reload]
+    other = [*found.differences.restart, *found.differences.reload]
     if other:
         click.echo(
             f"dfmeta: dfmeta-agent runs with other values than these files in {listed(other)}; "

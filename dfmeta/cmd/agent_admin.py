@@ -13,9 +13,10 @@ from dfmeta import metrics
 from dfmeta.admin import listener
 from dfmeta.admin.attachments import AttachmentsApi, AttachmentSource
 from dfmeta.admin.browsers import own_names
-from dfmeta.cmd import options, rows, status_page
+from dfmeta.cmd import rows, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
 from dfmeta.cmd.parts import Parts
+from dfmeta.conf import values
 from dfmeta.host.listeners import client_user
 from dfmeta.runtime import hub
 
@@ -47,7 +48,7 @@ class AgentAdmin:
             "/probe": lambda: rows.probe_row(parts.controller),
             "/haproxy": self._haproxy,
             "/names": self._names,
-            "/options": options.Options(lambda: parts.conf).document,
+            "/options": lambda: values.document(parts.conf, parts.read_at),
         }
         sources = status_page.Sources(
             program=PROG,

@@ -232,7 +232,7 @@ class Daemon:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             return
         warn(unknown_options(conf))
-        parts.conf = conf
+        parts.take_conf(conf)
         mount()
         set_up_logging(debug=conf.debug)
         parts.controller.learner.hold_timeout = conf.df_metadata.hold_timeout

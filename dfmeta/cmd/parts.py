@@ -28,6 +28,7 @@ from dfmeta.model import Endpoint, PortId
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.proxy.engines.engine import Engine
+from dfmeta.runtime import clock
 from dfmeta.runtime.health import Health
 from dfmeta.runtime.hub import Bell
 from dfmeta.wiring import identity, layout
@@ -47,8 +48,7 @@ class Parts:
 
     def __init__(self, conf: cfg.ConfigOpts, deliver: Callable[[Update], None]) -> None:
         group, meta = conf.df_metadata, layout.meta_of(conf)
-        self.conf = conf
-        """The configuration in force; a reload replaces it."""
+        self.take_conf(conf)
         self.memory = memory = Memory(Path(group.state_path))
         self.health = Health()
         self.tap = TapKeeper(
@@ -109,6 +109,13 @@ class Parts:
         self.bell = Bell()
         """Rung when the main loop has something to do."""
         self.registry.watch(lambda _endpoint: self.bell.ring())
+
+    def take_conf(self, conf: cfg.ConfigOpts) -> None:
+        """Put a configuration in force that has just been read."""
+        self.conf = conf
+        """The configuration in force."""
+        self.read_at = clock.wall()
+        """Time at which its files were read, seconds since the epoch."""
 
     def save(self, *, now: bool = False) -> None:
         """Save the changes since the last call, if the listeners exist; see :class:`Memory`.

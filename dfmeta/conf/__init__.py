@@ -66,6 +66,7 @@ COMMON = [
         "debug",
         short="d",
         default=False,
+        mutable=True,
         help="Log at level DEBUG. Secrets and user-data are not logged at any level.",
     ),
 ]

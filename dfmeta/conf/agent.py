@@ -228,6 +228,7 @@ OPTS: Final = [
             ("store", "the embedded store answers; no other service is needed"),
             ("nova", "requests are signed and forwarded to Nova's metadata API"),
         ],
+        mutable=True,
         help="Source of the answers to guests.",
     ),
     cfg.Opt(
@@ -262,6 +263,7 @@ OPTS: Final = [
     cfg.BoolOpt(
         "network_data_subports",
         default=True,
+        mutable=True,
         help="Add the subports of a VM to its network_data.json as VLAN links, of which cloud-init "
         "makes VLAN devices at the VM's first boot. Set it to false if a program in the VMs makes "
         "these devices itself, such as a CNI plugin: it would find them there already. With engine "
@@ -282,6 +284,7 @@ OPTS: Final = [
         default=8,
         min=0,
         max=60,
+        mutable=True,
         help="Seconds that a guest's request may be held in all while its instance is not known "
         "yet or the backend is unavailable; the first SYN and the request share this time. "
         "cloud-init gives up after 10 seconds. Nova's answer has to arrive within it as well. 0: "
@@ -295,11 +298,13 @@ OPTS: Final = [
             ("503", "503 Service Unavailable, on every path"),
             ("close", "the connection is closed without an answer, on every path"),
         ],
+        mutable=True,
         help="Answer to a guest when hold_timeout has passed.",
     ),
     cfg.BoolOpt(
         "refuse_forwarded",
         default=False,
+        mutable=True,
         help="Refuse requests with a header X-Forwarded-For, Forwarded or Via with 403: a proxy in "
         "the guest has forwarded such a request for another client. This protects against request "
         "forgery; leave it off if guests reach the service through a proxy of their own on "

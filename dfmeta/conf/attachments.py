@@ -86,6 +86,7 @@ OPTS: Final = [
         "allow",
         type=_IDS,
         default=[],
+        mutable=True,
         help="Ids of the instances that get attachments, or of projects, with commas between them. "
         "A virtual machine is allowed as well by external_ids:dfmeta-attachments=true in the "
         "Interface row of its port. Both count for the networks without a list of their own.",
@@ -107,6 +108,7 @@ OPTS: Final = [
         default=256,
         min=1,
         max=VID_MAX,
+        mutable=True,
         help="Largest number of attachments of one virtual machine on all networks, including "
         "those that are being removed.",
     ),
@@ -115,6 +117,7 @@ OPTS: Final = [
         default=20,
         min=0.1,
         max=1000,
+        mutable=True,
         help="New attachments of one virtual machine in a second. Its other requests of the API "
         "are limited to ten times as many. Those of [metadata_rate_limiting] do not count here.",
     ),
@@ -163,6 +166,7 @@ NETWORK_OPTS: Final = [
     cfg.Opt(
         "allow",
         type=_IDS,
+        mutable=True,
         help="Ids of the instances that get attachments on this network, or of projects, with "
         "commas between them. Unset: those that [attachments] allow or their own port allows.",
     ),
@@ -170,6 +174,7 @@ NETWORK_OPTS: Final = [
         "quota",
         min=1,
         max=VID_MAX,
+        mutable=True,
         help="Largest number of attachments of one virtual machine on this network. Unset: only "
         "[attachments] quota limits them.",
     ),

@@ -18,6 +18,7 @@ OPTS: Final = [
     cfg.Opt(
         "token_file",
         type=absolute_path(example="/etc/dfmeta/tokens", optional=True),
+        mutable=True,
         help="File with the hashes and scopes of the static tokens that the store's admin API "
         "accepts. dfmeta token create, list and revoke manage it. Only its owner may read or write "
         "it (mode 0600). Changes take effect without a restart. Unset: no static tokens.",
@@ -29,6 +30,7 @@ OPTS: Final = [
             example="https://login.example.org/realms/cloud",
             optional=True,
         ),
+        mutable=True,
         help="OpenID Connect issuer of tokens (JWT, signed with an asymmetric algorithm) that the "
         "store's admin API accepts, such as https://login.example.org/realms/cloud. It must equal "
         "the claim iss exactly. With http instead of https, an attacker on the network path can "
@@ -37,6 +39,7 @@ OPTS: Final = [
     ),
     cfg.StrOpt(
         "oidc_audience",
+        mutable=True,
         help="Audience that a token's claim aud must contain. Required with oidc_issuer, so that "
         "tokens for other services are not accepted here.",
     ),
@@ -48,6 +51,7 @@ OPTS: Final = [
             example="https://login.example.org/realms/cloud/keys",
             optional=True,
         ),
+        mutable=True,
         help="URL of the issuer's keys (a JWK set). Unset: the URL is read from "
         "/.well-known/openid-configuration under oidc_issuer. The server's certificate is checked "
         "against the system's authorities.",
@@ -60,6 +64,7 @@ OPTS: Final = [
             example="roles or realm_access.roles",
             optional=True,
         ),
+        mutable=True,
         help="Claim of a token that contains its scopes, as a list or as words, in addition to "
         "scope and scp, which are always read. Dots lead to a claim inside another: "
         "realm_access.roles. Unset: only scope and scp are read.",

@@ -32,6 +32,7 @@ OPTS: Final = [
         "trusted_proxies",
         type=Several(_NETWORK, least=0),
         default=[],
+        mutable=True,
         help="Proxies from which dfmeta-store accepts the guest's address in X-Forwarded-For: "
         "their addresses or networks, with commas between them. The header is read from the right, "
         "up to the first address that is not in this list. A guest that can send from an address "

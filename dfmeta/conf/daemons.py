@@ -1,4 +1,4 @@
-"""The options that each daemon reads, and those that it reloads at a SIGHUP.
+"""The options that each daemon reads; a SIGHUP reloads those with ``mutable=True``.
 
 In the configuration that :func:`keep_running_values` leaves, an option that needs a restart keeps
 its running value, so that each reader continues with the value in force.
@@ -7,24 +7,20 @@ its running value, so that each reader continues with the value in force.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.conf import agent, attachments, haproxy, limits, neutron, nova, rate, store
+from dfmeta.conf import agent, attachments, limits, neutron, rate, store
 
 Name = tuple[str, str]
 """Group and option."""
 
 AGENT: Final = "dfmeta-agent"
 STORE: Final = "dfmeta-store"
-
-
-def _of(group: str, options: Iterable[cfg.Opt]) -> frozenset[Name]:
-    return frozenset((group, option.dest) for option in options)
 
 
 def _in(group: str, *names: str) -> frozenset[Name]:
@@ -39,33 +35,28 @@ OWN: Final = {
 """dfmeta's options, in the order of the groups."""
 EVERY: Final = frozenset(OWN)
 _STORE: Final = frozenset(one for one in EVERY if one[0] == store.GROUP.name)
-_GUESTS: Final = (
-    _of("DEFAULT", dfmeta.conf.COMMON)
-    | _in(agent.GROUP.name, "hold_timeout", "timeout_answer", "refuse_forwarded")
-    | _of(limits.GROUP.name, limits.OPTS)
-    | _of(rate.GROUP.name, rate.OPTS)
-)
-"""Options that both daemons reload, since they apply to single requests and connections."""
 _CENTRAL_ALONE: Final = _in(store.GROUP.name, "guest_listen", "trusted_proxies")
 _AGENT_ALONE: Final = _in(store.GROUP.name, "defaults")
-_OPENED: Final = _in(store.GROUP.name, "connection", "guest_listen")
-"""Options of a database or listener that is opened once and is in use when a SIGHUP arrives."""
+_OF_GUESTS: Final = frozenset(
+    (group, option.dest)
+    for group, options in (
+        ("DEFAULT", dfmeta.conf.COMMON),
+        (limits.GROUP.name, limits.OPTS),
+        (rate.GROUP.name, rate.OPTS),
+    )
+    for option in options
+) | _in(agent.GROUP.name, "hold_timeout", "timeout_answer", "refuse_forwarded")
 
 READS: Final[Mapping[str, frozenset[Name]]] = {
     AGENT: EVERY - _CENTRAL_ALONE,
-    STORE: _GUESTS | _in(agent.GROUP.name, "admin_listen", "state_path") | (_STORE - _AGENT_ALONE),
+    STORE: _OF_GUESTS | _in(agent.GROUP.name, "admin_listen", "state_path") | _STORE - _AGENT_ALONE,
 }
 """Daemon → options that it reads."""
-RELOADED: Final[Mapping[str, frozenset[Name]]] = {
-    AGENT: _GUESTS
-    | _of("DEFAULT", nova.OPTS)
-    | _in(agent.GROUP.name, "backend", "network_data_subports")
-    | _of(haproxy.GROUP.name, haproxy.OPTS)
-    | _in(attachments.GROUP.name, "allow", "quota", "rate")
-    | (_STORE - _CENTRAL_ALONE - _OPENED),
-    STORE: _GUESTS | (_STORE - _AGENT_ALONE - _OPENED),
-}
-"""Daemon → options that it reloads at a SIGHUP; all others of :data:`READS` need a restart."""
+
+
+def is_reloaded(name: Name) -> bool:
+    """Return whether a SIGHUP reloads an option; others that a daemon reads need a restart."""
+    return name in OWN and bool(OWN[name].mutable)
 
 
 @dataclass(frozen=True)
@@ -95,6 +86,9 @@ class Changes:
 def keep_running_values(conf: cfg.ConfigOpts, running: cfg.ConfigOpts, *, daemon: str) -> Changes:
     """Set the options of *conf*, which was just read, that need a restart to those of *running*.
 
+    oslo.config's ``mutate_config_files`` changes the running configuration before its values are
+    checked together; here a wrong file changes nothing.
+
     :param daemon: :data:`AGENT` or :data:`STORE`. Options that it does not read are not compared.
     :raises ConfigError: when Neutron is used and its account is wrong.
     """
@@ -103,7 +97,7 @@ def keep_running_values(conf: cfg.ConfigOpts, running: cfg.ConfigOpts, *, daemon
         before, now = value_of(running, name), value_of(conf, name)
         if before == now:
             continue
-        if name in RELOADED[daemon]:
+        if is_reloaded(name):
             taken.append(shown(name))
         else:
             waiting.append(shown(name))

@@ -14,6 +14,7 @@ OPTS: Final = [
     cfg.BoolOpt(
         "defaults",
         default=False,
+        mutable=True,
         help="Answer an instance that has no record of its own from the defaults that dfmeta "
         "store put writes with --default, --default-host and --default-project. Defaults of its "
         "project override those of the host (named as hostname prints it), and these override "

@@ -20,6 +20,7 @@ OPTS: Final = [
         default=2048,
         min=256,
         max=65536,
+        mutable=True,
         help="Largest size of a request line in bytes. A longer one is answered with 414.",
     ),
     cfg.IntOpt(
@@ -27,6 +28,7 @@ OPTS: Final = [
         default=8192,
         min=512,
         max=65536,
+        mutable=True,
         help="Largest size of a request's header in bytes. A longer one is answered with 431.",
     ),
     cfg.IntOpt(
@@ -34,6 +36,7 @@ OPTS: Final = [
         default=64,
         min=8,
         max=1024,
+        mutable=True,
         help="Largest number of lines of a request's header. A header with more lines is answered "
         "with 431.",
     ),
@@ -42,6 +45,7 @@ OPTS: Final = [
         default=10,
         min=0.1,
         max=300,
+        mutable=True,
         help="Seconds within which a request's line and header have to be complete. After that the "
         "connection is closed, with a 408 if a part of the request was received.",
     ),
@@ -50,6 +54,7 @@ OPTS: Final = [
         default=4096,
         min=1020,
         max=1048576,
+        mutable=True,
         help="Largest size of the body of a guest's POST in bytes. A longer body is answered with "
         "413, and so is a body of more than 64 chunks, or of more than one chunk for each 64 of "
         "these bytes. Nova accepts passwords of up to 1,020 bytes.",
@@ -59,6 +64,7 @@ OPTS: Final = [
         default=10,
         min=0.1,
         max=300,
+        mutable=True,
         help="Seconds within which a body has to be complete; otherwise the answer is 408.",
     ),
     cfg.FloatOpt(
@@ -66,6 +72,7 @@ OPTS: Final = [
         default=15,
         min=0,
         max=3600,
+        mutable=True,
         help="Seconds that a connection is kept open for the next request. 0: each connection is "
         "closed after its answer.",
     ),
@@ -74,6 +81,7 @@ OPTS: Final = [
         default=30,
         min=0.1,
         max=3600,
+        mutable=True,
         help="Seconds that a guest may read nothing of an answer, and that it has in addition to "
         "a second for each 1024 bytes. After that the connection is reset.",
     ),
@@ -82,6 +90,7 @@ OPTS: Final = [
         default=16,
         min=1,
         max=65536,
+        mutable=True,
         help="Number of connections of one port that are served at a time. cloud-init uses one. "
         "When there are more, the port's longest idle connection is closed; if none is idle, the "
         "new one waits.",
@@ -91,6 +100,7 @@ OPTS: Final = [
         default=48,
         min=0,
         max=65536,
+        mutable=True,
         help="Number of connections of one port that may wait until one of connections_per_port "
         "has ended. Further connections are reset. 0: no connection may wait.",
     ),
@@ -99,6 +109,7 @@ OPTS: Final = [
         default=4096,
         min=16,
         max=1048576,
+        mutable=True,
         help="Number of connections of all guests together, including those that wait, in the "
         "daemon or in each of its workers. When there are more, the longest idle connection is "
         "closed; if none is idle, the port with the most waiting connections loses one of them.",
@@ -108,6 +119,7 @@ OPTS: Final = [
         default=8,
         min=1,
         max=65536,
+        mutable=True,
         help="Number of requests of one port, at a time, that the backend is working on or for "
         "which the guest is still reading the answer. Further requests wait, within hold_timeout. "
         "Up to this many answers are kept in memory for a guest that does not read them.",

@@ -37,6 +37,7 @@ OPTS: Final = [
     cfg.Opt(
         "lookup_base_url",
         type=_URL,
+        mutable=True,
         help="Upstream store, which is queried for records that this store does not have, such as "
         "https://store.example.org:9697: a dfmeta-store, or another server that answers GET "
         "/device-metadata and /device-userdata under this URL, by instance id and by ip_address. "
@@ -47,6 +48,7 @@ OPTS: Final = [
         default=2,
         min=0.1,
         max=60,
+        mutable=True,
         help="Seconds that each try of a lookup may take, including the connection and the token.",
     ),
     cfg.IntOpt(
@@ -54,6 +56,7 @@ OPTS: Final = [
         default=2,
         min=0,
         max=10,
+        mutable=True,
         help="Number of retries after a first try that failed. Together with lookup_timeout it "
         "limits how long a guest waits, which should be less than hold_timeout. The lookup of an "
         "expired record is not retried.",
@@ -63,6 +66,7 @@ OPTS: Final = [
         default=10,
         min=0,
         max=86400,
+        mutable=True,
         help="Seconds to cache 'not found' answers from the upstream store. 0: they are not "
         "cached, and each request leads to a lookup.",
     ),
@@ -71,6 +75,7 @@ OPTS: Final = [
         default=0,
         min=0,
         max=31536000,
+        mutable=True,
         help="Seconds after which a fetched record expires and is looked up again. While the "
         "upstream store is unavailable, expired records are still served. Pushed records do not "
         "expire. 0: fetched records do not expire either.",
@@ -78,6 +83,7 @@ OPTS: Final = [
     cfg.Opt(
         "lookup_token_file",
         type=absolute_path(example="/etc/dfmeta/lookup.token", optional=True),
+        mutable=True,
         help="Absolute path of the file with the token for the upstream store, as dfmeta token "
         "create prints it. Other users must not be able to read the file. It is read for each "
         "lookup. Unset, without lookup_issuer: requests carry no token.",
@@ -85,6 +91,7 @@ OPTS: Final = [
     cfg.Opt(
         "lookup_issuer",
         type=_URL,
+        mutable=True,
         help="OpenID Connect issuer of tokens for the upstream store (OAuth 2.0 client "
         "credentials), such as https://login.example.org/realms/cloud. Its token endpoint is read "
         "from /.well-known/openid-configuration under this URL.",
@@ -92,23 +99,27 @@ OPTS: Final = [
     cfg.Opt(
         "lookup_client_id",
         type=_PRINTABLE,
+        mutable=True,
         help="Client id of this store at lookup_issuer. Required with lookup_issuer.",
     ),
     cfg.Opt(
         "lookup_client_secret",
         type=_PRINTABLE,
         secret=True,
+        mutable=True,
         help="Client secret of lookup_client_id. Required with lookup_issuer.",
     ),
     cfg.Opt(
         "lookup_audience",
         type=_PRINTABLE,
+        mutable=True,
         help="Audience of the tokens that are requested. Unset: lookup_issuer's default.",
     ),
     cfg.Opt(
         "lookup_scopes",
         type=Several(Text("a scope", _WORD.fullmatch, example="read"), least=0),
         default=[],
+        mutable=True,
         help="Scopes of the tokens that are requested, with commas between them. A dfmeta-store "
         "requires read, or metadata:read:metadata and metadata:read:userdata.",
     ),

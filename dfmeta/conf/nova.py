@@ -22,6 +22,7 @@ OPTS: Final = [
     cfg.StrOpt(
         "auth_ca_cert",
         deprecated_opts=[_of_metadata_path("auth_ca_cert")],
+        mutable=True,
         help="PEM file with the certificates of the authorities for Nova's certificate. Unset: the "
         "system's authorities. Read at the start and at a SIGHUP.",
     ),
@@ -33,6 +34,7 @@ OPTS: Final = [
             cfg.DeprecatedOpt("nova_metadata_ip"),
             _of_metadata_path("nova_metadata_host"),
         ],
+        mutable=True,
         help="Host of Nova's metadata API, or a comma list of hosts, each with an optional :port. "
         "They are tried in this order. A host that fails is skipped for 10 seconds, unless all "
         "hosts have failed. Write an IPv6 address with a port in brackets.",
@@ -42,6 +44,7 @@ OPTS: Final = [
         deprecated_opts=[_of_metadata_path("nova_metadata_port")],
         default=8775,
         min=1,
+        mutable=True,
         help="TCP port of Nova's metadata API on hosts of nova_metadata_host without a :port.",
     ),
     cfg.StrOpt(
@@ -49,24 +52,28 @@ OPTS: Final = [
         deprecated_opts=[_of_metadata_path("nova_metadata_protocol")],
         default="http",
         choices=["http", "https"],
+        mutable=True,
         help="Protocol of Nova's metadata API. Must match the service at nova_metadata_port.",
     ),
     cfg.BoolOpt(
         "nova_metadata_insecure",
         deprecated_opts=[_of_metadata_path("nova_metadata_insecure")],
         default=False,
+        mutable=True,
         help="With https, do not check Nova's certificate. An attacker on the network path can "
         "then read user-data and send answers in Nova's name.",
     ),
     cfg.StrOpt(
         "nova_client_cert",
         deprecated_opts=[_of_metadata_path("nova_client_cert")],
+        mutable=True,
         help="PEM file with the client certificate for Nova, followed by the certificates of the "
         "chain to its authority. Read at the start and at a SIGHUP.",
     ),
     cfg.StrOpt(
         "nova_client_priv_key",
         deprecated_opts=[_of_metadata_path("nova_client_priv_key")],
+        mutable=True,
         help="PEM file with the private key of nova_client_cert, without a passphrase. Read at the "
         "start and at a SIGHUP; the daemon's user must be able to read it.",
     ),
@@ -75,6 +82,7 @@ OPTS: Final = [
         deprecated_opts=[_of_metadata_path("metadata_proxy_shared_secret")],
         default="",
         secret=True,
+        mutable=True,
         help="Secret for the signature of instance ids. Must be the same as [neutron] "
         "metadata_proxy_shared_secret in nova.conf; if it differs, Nova answers 403. Required with "
         "backend = nova.",

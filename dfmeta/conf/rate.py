@@ -25,12 +25,14 @@ OPTS: Final = [
     cfg.BoolOpt(
         "rate_limit_enabled",
         default=False,
+        mutable=True,
         help="Limit guests' requests to the rates below.",
     ),
     cfg.Opt(
         "ip_versions",
         type=Several(types.Integer(choices=[(4, "IPv4"), (6, "IPv6")])),
         default=[4, 6],
+        mutable=True,
         help="IP versions of the requests that are counted and limited: 4, 6, or both with a comma "
         "between them. With both, a port's requests over IPv4 and IPv6 are counted together. "
         "Neutron's default is 4; with it, a guest avoids the limits over IPv6.",
@@ -40,6 +42,7 @@ OPTS: Final = [
         default=10,
         min=1,
         max=_LARGEST,
+        mutable=True,
         help="Length of the base window in seconds.",
     ),
     cfg.IntOpt(
@@ -47,6 +50,7 @@ OPTS: Final = [
         default=10,
         min=1,
         max=_LARGEST,
+        mutable=True,
         help="Number of requests that a port may send in the base window.",
     ),
     cfg.IntOpt(
@@ -54,6 +58,7 @@ OPTS: Final = [
         default=10,
         min=1,
         max=_LARGEST,
+        mutable=True,
         help="Length of the burst window in seconds. A request has to be within both windows.",
     ),
     cfg.IntOpt(
@@ -61,6 +66,7 @@ OPTS: Final = [
         default=10,
         min=1,
         max=_LARGEST,
+        mutable=True,
         help="Number of requests that a port may send in the burst window.",
     ),
     cfg.FloatOpt(
@@ -68,6 +74,7 @@ OPTS: Final = [
         default=2.0,
         min=0,
         max=8,
+        mutable=True,
         help="Largest delay of a request over the rates in seconds; the delay is shorter when the "
         "rates allow the request earlier. 0: no request is delayed. cloud-init gives up after 10 "
         "seconds, which include hold_timeout.",
@@ -77,6 +84,7 @@ OPTS: Final = [
         default=32,
         min=0,
         max=_LARGEST,
+        mutable=True,
         help="Number of requests above the rates that a port may send, each delayed, before the "
         "next is refused with 429. 0: the first request that a delay of delay_max does not bring "
         "within the rates is refused. cloud-init sends 28 requests and does not repeat those that "

@@ -56,6 +56,7 @@ OPTS: Final = [
         "http_tokens",
         default="optional",
         choices=list(_HTTP_TOKENS.items()),
+        mutable=True,
         help="EC2's tokens against forged requests (IMDSv2), with every backend. The setting of a "
         "record (dfmeta store put --http-tokens) and http_tokens_of override it.",
     ),
@@ -63,21 +64,29 @@ OPTS: Final = [
         "ec2_tree",
         default="cloud-init",
         choices=list(_EC2_TREES.items()),
+        mutable=True,
         help="Form of the EC2 tree below /2009-04-04. /latest and all other versions always have "
         "the form that cloud-init reads.",
     ),
-    cfg.StrOpt("api_url", default="", help=_TEMPLATE.format(name="api_url", path="api")),
+    cfg.StrOpt(
+        "api_url", default="", mutable=True, help=_TEMPLATE.format(name="api_url", path="api")
+    ),
     cfg.StrOpt(
         "phone_home_url",
         default="",
+        mutable=True,
         help=_TEMPLATE.format(name="phone_home_url", path="phone-home"),
     ),
     cfg.StrOpt(
-        "user_state_url", default="", help=_TEMPLATE.format(name="user_state_url", path="events")
+        "user_state_url",
+        default="",
+        mutable=True,
+        help=_TEMPLATE.format(name="user_state_url", path="events"),
     ),
     cfg.DictOpt(
         "http_tokens_of",
         default={},
+        mutable=True,
         help="http_tokens of single instances: a comma list of UUID:off, UUID:optional and "
         "UUID:required. It overrides the setting of a record, and serves backends without such a "
         "setting, such as Nova.",
@@ -88,6 +97,7 @@ OPTS: Final = [
         min=1024,
         # A document does not fit into less; more would keep the daemon busy for seconds.
         max=64 << 20,
+        mutable=True,
         help="Largest size of the body of a request to the admin API in bytes: a document or "
         "user-data with its envelope. A larger body is answered with 413 and not kept in memory.",
     ),

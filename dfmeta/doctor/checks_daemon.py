@@ -12,7 +12,7 @@ from typing import Final
 
 from dfmeta.doctor.agent import SHORT, DaemonFacts
 from dfmeta.doctor.facts import HostSettings
-from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
+from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.host.facts import AccountFacts, ProcessFacts, SocketFacts
 
 START: Final = "`systemctl start dfmeta-agent`, and read its log if it ends again"
@@ -89,6 +89,8 @@ class OptionFacts:
     """Options that the daemon reads only at its start."""
     given: Sequence[str] = ()
     """Options that are set by the daemon's command line or environment."""
+    newer: Sequence[str] = ()
+    """Files that have changed since the daemon read them."""
     files: Sequence[str] | None = None
     """Files that the daemon has read, if they are other files than doctor's; None: the same."""
     cause: str = ""
@@ -183,6 +185,13 @@ def configuration(facts: OptionFacts, *, running: bool) -> Iterator[Finding]:
                 "other lines use the daemon's values",
                 f"if the files are right: `systemctl {verb} dfmeta-agent`",
             )
+    if running and facts.newer and not differing:
+        yield warning(
+            f"{listed(facts.newer)} has changed since the daemon read it, and no value that the "
+            "daemon shows differs: a secret may",
+            "if the file is right: `systemctl reload dfmeta-agent`",
+        )
+        return
     if not (differing or facts.strange):
         same = "; no daemon answers, so its values were not compared"
         if running:

@@ -55,18 +55,18 @@ def unknown(text: str) -> Finding:
 
 
 def by_files(finding: Finding, options: Iterable[str]) -> Finding:
-    """Note in *finding* that the check used secrets of the files, which are not the daemon's.
+    """Note in *finding* that the check used secrets of files that the daemon has not read.
 
     A check that is ok with the secret of the files may be wrong with the daemon's, so ``ok``
     becomes ``unknown``.
 
-    :param options: the secrets that differ, as ``[group] option``; if there are none, *finding* is
-        returned unchanged.
+    :param options: the secrets that may differ, as ``[group] option``; if there are none, *finding*
+        is returned unchanged.
     """
     names = listed(options)
     if not names:
         return finding
-    text = f"{finding.text}, with {names} of the files; the daemon has another value"
+    text = f"{finding.text}, with {names} of the files; the daemon may have another value"
     status = CheckStatus.UNKNOWN if finding.status is CheckStatus.OK else finding.status
     return Finding(status, text, finding.remedy)
 

@@ -76,7 +76,8 @@ class ServiceOptions:
     tokens: str = ""
     """Path of token_file; empty: there is none."""
     secrets: Sequence[tuple[str, str]] = ()
-    """Group and name of the secrets that differ in the daemon: requests use those of the files."""
+    """Group and name of the secrets that may be others in the daemon, since the files are newer
+    than its reading: requests use those of the files."""
 
 
 class Later(Generic[T]):

@@ -34,16 +34,20 @@ _KEYS: Final = (
     ("store", "token_file"),
 )
 """Options that name a secret file."""
+SECRETS: Final = (
+    ("DEFAULT", "metadata_proxy_shared_secret"),
+    ("neutron", "password"),
+    ("store", "connection"),
+    ("store", "lookup_client_secret"),
+)
+"""Secrets that a check sends to another server: group and name."""
 _OF_KEYSTONE: Final = ("password", "application_credential_secret", "client_secret", "token")
 
 
-def options(
-    conf: cfg.ConfigOpts, compared: OptionFacts, secrets: frozenset[tuple[str, str]]
-) -> InspectionOptions:
+def options(conf: cfg.ConfigOpts, compared: OptionFacts) -> InspectionOptions:
     """Return the options that the checks of doctor need.
 
     :param compared: the options that differ in the running daemon.
-    :param secrets: group and name of the secrets that differ there.
     """
     group = conf.df_metadata
     haproxy = (lambda: _program(conf)) if group.engine == HAPROXY else None
@@ -56,7 +60,7 @@ def options(
         worker_user=account_of(group.proxy_worker_user, WORKER_ACCOUNT),
         connections=conf[limit_options.GROUP.name].connections,
         attachments=_attachments(conf) if conf.attachments.enabled else None,
-        services=_services(conf, secrets),
+        services=_services(conf, newer=bool(compared.newer)),
         secrets=_secret_files(conf),
         clock_needs=_clock_needs(conf),
         compared=compared,
@@ -84,7 +88,7 @@ def _attachments(conf: cfg.ConfigOpts) -> AttachmentOptions:
     )
 
 
-def _services(conf: cfg.ConfigOpts, secrets: frozenset[tuple[str, str]]) -> ServiceOptions:
+def _services(conf: cfg.ConfigOpts, *, newer: bool) -> ServiceOptions:
     group = conf.df_metadata
     sources, of_store = group.identity_sources, group.backend == "store"
     paths = [Path(path) for path in group.libvirt_xml_path]
@@ -100,7 +104,7 @@ def _services(conf: cfg.ConfigOpts, secrets: frozenset[tuple[str, str]]) -> Serv
         lookup=(lambda: _upstream(conf)) if asks else None,
         lookup_url=conf.store.lookup_base_url or "",
         tokens=(conf.store.token_file or "") if of_store else "",
-        secrets=sorted(secrets),
+        secrets=sorted(SECRETS) if newer else (),
     )
 
 

@@ -33,7 +33,7 @@ import dfmeta
 import dfmeta.conf
 from dfmeta.admin.troubles import TROUBLES
 from dfmeta.conf import attachments
-from dfmeta.conf.daemons import AGENT, READS, RELOADED, STORE
+from dfmeta.conf.daemons import AGENT, READS, STORE, is_reloaded
 from dfmeta.doctor.check import NEEDS, PLACES
 from dfmeta.doctor.table import CHECKS
 from dfmeta.errors import DfmetaError
@@ -135,7 +135,7 @@ def at_sighup(group: str, name: str) -> str:
 def _fate(daemon: str, name: tuple[str, str]) -> str:
     if name not in READS[daemon]:
         return "not read"
-    return "reloaded" if name in RELOADED[daemon] else "needs a restart"
+    return "reloaded" if is_reloaded(name) else "needs a restart"
 
 
 def daemons_text() -> Iterator[str]:

@@ -19,7 +19,7 @@ from dfmeta.conf import daemons, values
 from dfmeta.conf.daemons import AGENT, READS, STORE, Changes
 from dfmeta.conf.limits import OPTS
 from dfmeta.conf.unknown import SAMPLE, unknown_options
-from dfmeta.conf.values import Digest, Taken
+from dfmeta.conf.values import Differences
 from dfmeta.errors import ConfigError
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.rate import RateSettings, Window
@@ -33,7 +33,7 @@ from tests.core.unit.support import Load
 
 SECRET = "a secret that no answer shows"
 PASSWORD = "a-password"
-CHEAP = Digest(n=16)
+READ_AT = 4e9
 ACCOUNT = {
     "df_metadata__identity_sources": "ovsdb,neutron",
     "neutron__auth_type": "password",
@@ -44,7 +44,7 @@ ACCOUNT = {
 
 
 def told(conf: cfg.ConfigOpts) -> Any:
-    return json.loads(json.dumps(values.document(conf, CHEAP)))
+    return json.loads(json.dumps(values.document(conf, READ_AT)))
 
 
 def rows(conf: cfg.ConfigOpts) -> dict[str, dict[str, Any]]:
@@ -76,28 +76,20 @@ def test_every_option_is_listed_with_its_value(load: Load) -> None:
         (ACCOUNT, PASSWORD),
     ],
 )
-def test_no_secret_is_listed_in_clear(load: Load, options: dict[str, str], hidden: str) -> None:
+def test_no_secret_is_listed(load: Load, options: dict[str, str], hidden: str) -> None:
     conf = load(**options)
     if "neutron__password" in options:
         dfmeta.conf.neutron.session(conf)
     text = json.dumps(told(conf))
     assert hidden not in text
-    assert text.count('"digest": "') == 1
-
-
-def test_a_digest_takes_memory_and_differs_from_process_to_process() -> None:
-    parameters = Digest().parameters()
-    assert (parameters["n"], parameters["r"], parameters["p"]) == (32768, 8, 1)
-    assert Digest().of(SECRET) != Digest().of(SECRET)
-    one = Digest()
-    assert one.of(SECRET) == one.of(SECRET) != one.of(SECRET + "s")
+    assert sum("value" not in row for row in json.loads(text)["options"]) == 1
 
 
 def test_equal_values_are_taken_without_a_word(load: Load) -> None:
     conf = load(DEFAULT__metadata_proxy_shared_secret=SECRET, **ACCOUNT)
     dfmeta.conf.neutron.session(conf)
     again = load(DEFAULT__metadata_proxy_shared_secret=SECRET, **ACCOUNT)
-    assert values.take(again, told(conf)) == Taken()
+    assert values.take(again, told(conf)) == Differences()
 
 
 def test_differing_options_are_taken_and_listed_by_remedy(load: Load) -> None:
@@ -105,7 +97,7 @@ def test_differing_options_are_taken_and_listed_by_remedy(load: Load) -> None:
     conf = load(port=18081, hold_timeout=2, state_path="/var/lib/two", ip="169.254.1.1")
     taken = values.take(conf, running)
     # host_ip and [store] connection are made of values that stand before them.
-    assert taken == Taken(
+    assert taken == Differences(
         reload=["[df_metadata] hold_timeout"],
         restart=["[df_metadata] ip", "[df_metadata] port", "[df_metadata] state_path"],
     )
@@ -114,13 +106,20 @@ def test_differing_options_are_taken_and_listed_by_remedy(load: Load) -> None:
     assert conf.store.connection == "sqlite:////var/lib/one/store.db"
 
 
-def test_a_secret_that_differs_stays_the_files(load: Load) -> None:
+def test_a_secret_stays_that_of_the_files(load: Load) -> None:
     running = told(load(DEFAULT__metadata_proxy_shared_secret=SECRET))
     conf = load(DEFAULT__metadata_proxy_shared_secret="another")
-    taken = values.take(conf, running)
-    assert taken.reload == ["[DEFAULT] metadata_proxy_shared_secret"]
-    assert taken.secrets == {("DEFAULT", "metadata_proxy_shared_secret")}
+    assert values.take(conf, running) == Differences()
     assert conf.metadata_proxy_shared_secret == "another"
+
+
+def test_file_that_is_newer_than_the_daemons_reading_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "dfmeta.conf"
+    file.write_text("[df_metadata]\nport = 18081\n")
+    conf = dfmeta.conf.load([str(file)], prog="x")
+    for read_at, newer in ((file.stat().st_mtime + 1, ()), (1e9, (str(file),))):
+        answer = json.loads(json.dumps(values.document(conf, read_at)))
+        assert values.take(conf, answer).newer == newer
 
 
 def test_option_of_environment_or_command_line_is_no_difference(
@@ -131,18 +130,15 @@ def test_option_of_environment_or_command_line_is_no_difference(
         running = told(load("--debug"))
     conf = load()
     taken = values.take(conf, running)
-    assert taken == Taken(given=["[DEFAULT] debug", "[df_metadata] port"])
+    assert taken == Differences(given=["[DEFAULT] debug", "[df_metadata] port"])
     assert conf.df_metadata.port == 18085
 
 
 def test_malformed_document_is_refused(load: Load) -> None:
-    digest = CHEAP.parameters()
     for document in (
-        *(None, [], {}, {"digest": {}, "options": [], "files": []}),
-        {"digest": {**digest, "name": "md5"}, "options": [], "files": []},
-        {"digest": {**digest, "n": 1 << 30, "r": 8}, "options": [], "files": []},
-        {"digest": digest, "options": [{"group": "df_metadata"}], "files": []},
-        {"digest": digest, "options": ["port"], "files": []},
+        *(None, [], {}, {"read_at": "now", "options": [], "files": []}),
+        {"read_at": 1.5, "options": [{"group": "df_metadata"}], "files": []},
+        {"read_at": 1.5, "options": ["port"], "files": []},
     ):
         with pytest.raises(ValueError, match="not a list of options"):
             values.take(load(), document)
