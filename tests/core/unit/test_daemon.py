@@ -144,7 +144,7 @@ def test_reload_names_a_misspelt_option_as_a_start_does(
     made._api = SimpleNamespace(prepare=lambda _conf: lambda: None)
     made._admin = made._api
     learner = SimpleNamespace(learner=SimpleNamespace(hold_timeout=8))
-    made.parts = SimpleNamespace(conf=running, proxy=None, controller=learner)
+    made.parts = SimpleNamespace(conf=running, proxy=None, controller=learner, take_conf=print)
     made._reload()
     (line,) = [text for text in caplog.messages if "hold_timout" in text]
     assert "Did you mean hold_timeout?" in line

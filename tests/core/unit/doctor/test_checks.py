@@ -384,7 +384,7 @@ def test_answer_to_a_secret_that_is_not_the_daemons_is_unknown() -> None:
     fine, bad = ok("it answers"), wrong("it refuses", "fix it")
     assert by_files(fine, []) is fine
     assert status(by_files(fine, ["[b] c"])) is UNKNOWN
-    expect([(by_files(bad, ["[b] c"]), WRONG, "the daemon has another value", "fix it")])
+    expect([(by_files(bad, ["[b] c"]), WRONG, "the daemon may have another value", "fix it")])
 
 
 def test_ports_in_each_state() -> None:
