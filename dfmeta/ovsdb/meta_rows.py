@@ -61,7 +61,7 @@ def owner_of(row: Any) -> str | None:
 
 def owner_of_port(port: Any) -> str | None:
     """Return :func:`owner_of` the interfaces of a Port row."""
-    return next((owner for one in port.interfaces if (owner := owner_of(one)) is not None), None)
+    return next((owner for row in port.interfaces if (owner := owner_of(row)) is not None), None)
 
 
 def datapath_of(bridge: Any) -> str:

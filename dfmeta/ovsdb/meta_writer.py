@@ -96,9 +96,9 @@ def remove_taps(idl: Any, integration: str, only: str) -> list[str]:
     :return: names of the removed ports.
     """
     bridge = _bridge(idl, integration)
-    ports = [] if bridge is None else [one for one in bridge.ports if _is_tap(one)]
-    leaving = [one for one in ports if only in ("", one.name)]
-    names = [one.name for one in leaving]
+    ports = [] if bridge is None else [port for port in bridge.ports if _is_tap(port)]
+    leaving = [port for port in ports if only in ("", port.name)]
+    names = [port.name for port in leaving]
     _delete(bridge, leaving)
     return names
 
@@ -121,7 +121,7 @@ def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
         **dict.fromkeys((names.bridge, names.patch_meta, names.tap), names.bridge),
     }
     _remove(idl, integration, keep=places)
-    _delete(home, [one for one in home.ports if one.name == names.tap and _is_tap(one)])
+    _delete(home, [port for port in home.ports if port.name == names.tap and _is_tap(port)])
     _refuse_elsewhere(idl.tables["Bridge"].rows.values(), places)
     bridge = _bridge(idl, names.bridge)
     if bridge is None:
@@ -184,7 +184,9 @@ def _make_way(idl: Any, integration: str, name: str) -> None:
     :param integration: name of the integration bridge; ports of other daemons stay.
     """
     for row in idl.tables["Bridge"].rows.values():
-        ports = [one for one in row.ports if one.name == name and owner_of_port(one) == integration]
+        ports = [
+            port for port in row.ports if port.name == name and owner_of_port(port) == integration
+        ]
         _delete(row, ports)
 
 
@@ -214,20 +216,22 @@ def _remove(idl: Any, integration: str, *, keep: Mapping[str, str]) -> list[str]
     (root,) = idl.tables["Open_vSwitch"].rows.values()
     ports, bridges = list[str](), list[str]()
     for row in list(idl.tables["Bridge"].rows.values()):
-        name, there = row.name, list(row.ports)
+        name, present = row.name, list(row.ports)
         leaving = [
-            one for one in there if keep.get(one.name) != name and owner_of_port(one) == integration
+            port
+            for port in present
+            if keep.get(port.name) != name and owner_of_port(port) == integration
         ]
         names = [port.name for port in leaving]
         ports += names
-        staying = {port.name for port in there} - {name, *names}
+        staying = {port.name for port in present} - {name, *names}
         if owner_of(row) == integration and name not in keep and not staying:
             # A port that is added meanwhile keeps the bridge.
             row.verify("ports")
             root.delvalue("bridges", row)
             row.delete()
             bridges.append(name)
-            _delete_rows(there)
+            _delete_rows(present)
         else:
             _delete(row, leaving)
     return [*sorted(ports), *sorted(bridges)]
@@ -267,11 +271,11 @@ def _new_bridge(idl: Any, txn: Any, name: str, datapath_type: str) -> Any:
 
 
 def _correct_bridge(row: Any, home: Any, names: MetaNames) -> None:
-    found, wanted = datapath_of(row), datapath_of(home)
-    if found != wanted:
+    kind, wanted = datapath_of(row), datapath_of(home)
+    if kind != wanted:
         others = others_on(row, names)
         if others:
-            raise MetaDatapathError(row.name, found=found, wanted=wanted, others=others)
+            raise MetaDatapathError(row.name, found=kind, wanted=wanted, others=others)
         row.datapath_type = home.datapath_type
     if not keeps_fail_mode(row, names):
         _put(row, "fail_mode", [SECURE])
@@ -279,7 +283,7 @@ def _correct_bridge(row: Any, home: Any, names: MetaNames) -> None:
 
 def _ensure_port(idl: Any, txn: Any, bridge: Any, name: str, mark: tuple[str, str]) -> Any:
     """Return the interface of a port to which nothing is flooded; a new port is marked."""
-    port = next((one for one in getattr(bridge, "ports", ()) if one.name == name), None)
+    port = next((port for port in getattr(bridge, "ports", ()) if port.name == name), None)
     is_new = port is None
     if is_new:
         commands = Commands(idl, txn)
@@ -295,13 +299,13 @@ def _ensure_port(idl: Any, txn: Any, bridge: Any, name: str, mark: tuple[str, st
 
 def _only_interface(idl: Any, txn: Any, port: Any) -> Any:
     """Return the interface of the port's name, after the removal of others, such as a bond's."""
-    there = getattr(port, "interfaces", [])
-    found = next((one for one in there if one.name == port.name), None)
-    if found is None:
-        found = txn.insert(idl.tables["Interface"])
-        found.name = port.name
-    _put(port, "interfaces", [found])
-    return found
+    present = getattr(port, "interfaces", [])
+    interface = next((row for row in present if row.name == port.name), None)
+    if interface is None:
+        interface = txn.insert(idl.tables["Interface"])
+        interface.name = port.name
+    _put(port, "interfaces", [interface])
+    return interface
 
 
 def _put(row: Any, column: str, value: Any) -> None:

@@ -52,7 +52,9 @@ class Bridge:
         Then Open vSwitch puts a flow before all others after three inactivity probes
         (ovs-vswitchd.conf.db(5), Bridge.fail_mode).
         """
-        away = bool(self.controllers) and not any(one.connected for one in self.controllers)
+        away = bool(self.controllers) and not any(
+            controller.connected for controller in self.controllers
+        )
         return away and self.fail_mode != SECURE
 
 
@@ -141,10 +143,10 @@ class Rows:
         self.bridges = {row.name: row for row in idl.tables["Bridge"].rows.values()}
         """Name → row."""
         self.places = {
-            _column(one, "name", ""): InterfacePlace(bridge, port, one)
+            _column(row, "name", ""): InterfacePlace(bridge, port, row)
             for bridge in self.bridges.values()
             for port in _column(bridge, "ports", ())
-            for one in _column(port, "interfaces", ())
+            for row in _column(port, "interfaces", ())
         }
         """Name of an interface → its rows. Names are unique on a host."""
 
@@ -178,8 +180,10 @@ def bridge(row: Any) -> Bridge:
         fail_mode="".join(_column(row, "fail_mode", ())),
         external_ids=_column(row, "external_ids", {}),
         controllers=tuple(
-            ControllerRow(_column(one, "target", ""), _column(one, "is_connected", False))
-            for one in _column(row, "controller", ())
+            ControllerRow(
+                _column(controller, "target", ""), _column(controller, "is_connected", False)
+            )
+            for controller in _column(row, "controller", ())
         ),
         datapath_id=int(number, 16) if number else None,
     )

@@ -161,7 +161,7 @@ def disable(remote: str, integration: str, name: str) -> Change:
 def _refuse_subports(rows: Rows, vm: Interface, port: Interface, outer: Interface) -> None:
     """Raise UsageError if a trunk still has subports."""
     bridge = outer.bridge
-    names = sorted({one.name for one in rows.on(bridge)} - {bridge, vm.name, outer.name})
+    names = sorted({port.name for port in rows.on(bridge)} - {bridge, vm.name, outer.name})
     if names:
         more = ", …" if len(names) > 3 else ""
         raise UsageError(
@@ -184,9 +184,9 @@ def _port(rows: Rows, integration: str, name: str) -> Interface:
     # A VM's interface on its trunk's bridge, by its own name: another command has just moved it.
     iface_id = port.external_ids.get("iface-id", "")
     inner = [
-        one
-        for one in rows.on(integration)
-        if one.name.startswith(PARENT) and iface_id and _same_trunk(rows, one, port)
+        row
+        for row in rows.on(integration)
+        if row.name.startswith(PARENT) and iface_id and _same_trunk(rows, row, port)
     ]
     if len(inner) != 1:
         raise UsageError(
@@ -221,9 +221,9 @@ def _trunk(rows: Rows, inner: Interface) -> tuple[Interface, Interface]:
         )
     iface_id = inner.external_ids.get("iface-id", "")
     vms = [
-        one
-        for one in rows.on(outer.bridge)
-        if one.external_ids.get("iface-id") == iface_id and not one.peer and _instance(one)
+        port
+        for port in rows.on(outer.bridge)
+        if port.external_ids.get("iface-id") == iface_id and not port.peer and _instance(port)
     ]
     if len(vms) != 1:
         raise UsageError(
@@ -247,7 +247,7 @@ def _left(rows: Rows, vm: Interface) -> tuple[Interface, Interface] | None:
         return None
     if (inner.bridge, inner.peer, outer.bridge) != (vm.bridge, outer.name, bridge):
         return None
-    same = {one.external_ids.get("iface-id") for one in (inner, outer)} == {iface_id}
+    same = {end.external_ids.get("iface-id") for end in (inner, outer)} == {iface_id}
     return (inner, outer) if same and not any(map(_instance, rows.on(bridge))) else None
 
 
@@ -281,7 +281,8 @@ def _refuse(rows: Rows, port: Interface, integration: str) -> None:
         remedy = f"`dfmeta subport list {port.name}` shows them; delete them first"
     else:
         bridge, inner, outer = names_of(ids["iface-id"])
-        taken = [one for one in (bridge, inner, outer) if one in rows.places or one in rows.bridges]
+        names = (bridge, inner, outer)
+        taken = [name for name in names if name in rows.places or name in rows.bridges]
         if taken and not _left(rows, port):
             cause = f"{taken[0]} exists already, and is not the trunk of {port.name}"
             remedy = f"Delete it with ovs-vsctl if no VM uses it, then repeat for {port.name}"
