@@ -27,15 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dfmeta.flows import pipeline
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, Output, Reclassify, ToController
-from dfmeta.flows.pipeline import (
-    PORT_IN_PORT,
-    PURPOSES,
-    TABLES,
-    Layout,
-    Priority,
-    Purpose,
-    Stage,
-)
+from dfmeta.flows.pipeline import BR_INT, PORT_IN_PORT, TABLES, Layout, Priority, Purpose, Stage
 from dfmeta.flows.service import Tap
 from dfmeta.identity.key import SLOTS, SLOTS6
 from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop
@@ -125,13 +117,13 @@ def descriptions(purposes: type[P]) -> dict[P, str]:
 
 def in_order(stage: Stage) -> list[Purpose]:
     """Return the purposes of a table, the highest priority first."""
-    mine = [purpose for purpose, declared in PURPOSES.items() if declared.stage is stage]
+    mine = [purpose for purpose in BR_INT.purposes if purpose.stage is stage]
     return sorted(mine, key=lambda one: (-LAYOUT.priority(one), one.value))
 
 
 def has_last(stage: Stage) -> bool:
     """Return whether a flow of that table matches all packets that no other flow matches."""
-    return any(PURPOSES[one].priority is Priority.DROP for one in in_order(stage))
+    return any(one.priority is Priority.DROP for one in in_order(stage))
 
 
 def label(purpose: Purpose) -> str:

@@ -20,7 +20,7 @@ from dfmeta.admin.troubles import SEVERE, signs
 from dfmeta.doctor.find_port import make_guests
 from dfmeta.doctor.finding import listed, span
 from dfmeta.errors import printable
-from dfmeta.flows.pipeline import META_PURPOSES, PURPOSES, AnyStage, table_name
+from dfmeta.flows.pipeline import Purpose, Stage, table_name
 from dfmeta.metrics import Samples
 from dfmeta.model import PortState
 from dfmeta.proxy.recent import CLASSES
@@ -51,11 +51,7 @@ _RANKS: Final[Mapping[str, int]] = {
     str(PortState.UNNAMED): 3,
     str(PortState.DEAD): 4,
 }
-_STAGES: Final[Mapping[str, AnyStage]] = {
-    purpose.name: declared.stage
-    for purposes in (PURPOSES, META_PURPOSES)
-    for purpose, declared in purposes.items()
-}
+_STAGES: Final[Mapping[str, Stage]] = {purpose.name: purpose.stage for purpose in Purpose}
 """Name of a purpose → the stage of its table."""
 _TONES: Final[Mapping[int, str]] = {0: "bad", 1: "warn", 2: "warn", 3: "good", 4: "off"}
 

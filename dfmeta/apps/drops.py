@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 
 from dfmeta import metrics
-from dfmeta.flows.pipeline import AnyPurpose, MetaPurpose, Purpose
+from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.wire import DumpedFlow
 
-BY_FLOW: Mapping[AnyPurpose, metrics.Dropped] = {
+BY_FLOW: Mapping[Purpose, metrics.Dropped] = {
     Purpose.GUEST_FRAGMENT: "fragment",
     Purpose.SERVICE_DROP: "no_connection",
     Purpose.REPLY_DROP: "no_answer",
     Purpose.SUBPORT_DROP: "second_tag",
     Purpose.SOURCE_ROUTER_DROP: "source",
     Purpose.SOURCE_DROP: "source",
-    MetaPurpose.META_OTHER_DROP: "no_answer",
-    MetaPurpose.META_SOURCE_DROP: "no_connection",
-    MetaPurpose.META_PROXY_DROP: "no_connection",
-    MetaPurpose.META_REPLY_DROP: "no_answer",
+    Purpose.META_OTHER_DROP: "no_answer",
+    Purpose.META_SOURCE_DROP: "no_connection",
+    Purpose.META_PROXY_DROP: "no_connection",
+    Purpose.META_REPLY_DROP: "no_answer",
 }
 
 

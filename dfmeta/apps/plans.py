@@ -9,7 +9,7 @@ from typing import Any, Final
 from dfmeta.flows import meta_bridge
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import AnyPurpose, Purpose
+from dfmeta.flows.pipeline import Purpose
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Plan:
     """Returns the flows that do not depend on guests, for a target."""
     guest: Callable[[Guest, Any], tuple[Flow, ...]]
     """Returns the flows of a guest, for a target."""
-    needed: Collection[AnyPurpose]
+    needed: Collection[Purpose]
     """Flows without which no guest is served: their refusal is an error."""
-    removal_rank: Mapping[AnyPurpose, int] = field(default_factory=dict)
+    removal_rank: Mapping[Purpose, int] = field(default_factory=dict)
     """Purpose → its place in the order of removals; all others come last."""
     shows_numbers: bool = False
     """Whether a number that no flow of this bridge has is on no bridge: its flows lead there."""

@@ -34,7 +34,7 @@ class Removals:
         """Note that the removal of *flows* is being sent."""
         now = self._clock()
         for flow in flows:
-            if self._pipeline.is_shared(flow.purpose):
+            if flow.purpose.is_shared:
                 self._sent[flow.match_key] = self._sent.get(flow.match_key, (0, 0.0))[0] + 1, now
 
     def take(self, key: Any) -> bool:

@@ -9,14 +9,14 @@ from typing import Any
 
 from dfmeta import metrics
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import AnyPurpose, Purpose
+from dfmeta.flows.pipeline import Purpose
 
 
 class Tally:
     """Counts the flows of one bridge by purpose."""
 
     def __init__(self) -> None:
-        self._flows: Counter[AnyPurpose] = Counter()
+        self._flows: Counter[Purpose] = Counter()
 
     def replace(self, before: Mapping[Any, Flow], after: Mapping[Any, Flow]) -> None:
         """Count *after* in the place of *before*; passing the same object twice costs nothing."""
@@ -25,7 +25,7 @@ class Tally:
         self._flows.subtract(flow.purpose for flow in before.values())
         self._flows.update(flow.purpose for flow in after.values())
 
-    def of(self, purpose: AnyPurpose) -> int:
+    def of(self, purpose: Purpose) -> int:
         """Return the number of flows of that purpose."""
         return self._flows[purpose]
 
@@ -35,7 +35,7 @@ class Tally:
         return self._flows.total()
 
 
-def show(tallies: Iterable[Tally], purposes: Iterable[AnyPurpose] = Purpose) -> None:
+def show(tallies: Iterable[Tally], purposes: Iterable[Purpose] = Purpose) -> None:
     """Export the sums of *tallies* in ``/metrics``; they are computed at each request.
 
     :param tallies: one for each bridge; they replace those of an earlier call.
@@ -46,5 +46,5 @@ def show(tallies: Iterable[Tally], purposes: Iterable[AnyPurpose] = Purpose) -> 
         metrics.FLOWS.labels(purpose.name).set_function(partial(_sum, kept, purpose))
 
 
-def _sum(tallies: tuple[Tally, ...], purpose: AnyPurpose) -> int:
+def _sum(tallies: tuple[Tally, ...], purpose: Purpose) -> int:
     return sum(one.of(purpose) for one in tallies)

@@ -8,7 +8,7 @@ from typing import Final
 from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.flows.flow import Foreign
-from dfmeta.flows.pipeline import MetaPurpose, MetaStage
+from dfmeta.flows.pipeline import Purpose, Stage
 from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.model import TAP_VLAN, MetaIds, MetaNames, PortState
 from dfmeta.ovsdb.rows import SECURE, Interface, Snapshot
@@ -229,11 +229,11 @@ def _before(
     least = {
         layout.number(stage): layout.priority(purpose)
         for stage, purpose in (
-            (MetaStage.CLASSIFY, MetaPurpose.META_FROM_PATCH),
-            (MetaStage.SOURCE, MetaPurpose.META_SOURCE),
-            (MetaStage.PROXY, MetaPurpose.META_TO_PROXY),
-            (MetaStage.NEIGHBOURS, MetaPurpose.META_KEY_ARP),
-            (MetaStage.REPLY, MetaPurpose.META_REPLY),
+            (Stage.META_CLASSIFY, Purpose.META_FROM_PATCH),
+            (Stage.META_SOURCE, Purpose.META_SOURCE),
+            (Stage.META_PROXY, Purpose.META_TO_PROXY),
+            (Stage.META_NEIGHBOURS, Purpose.META_KEY_ARP),
+            (Stage.META_REPLY, Purpose.META_REPLY),
         )
     }
     taking = [
@@ -256,7 +256,7 @@ def _before(
 def _normal(flows: tuple[Foreign, ...], meta: MetaSide, remedy: str) -> Finding | None:
     """Return a warning if another program forwards frames on the second bridge."""
     normal = [flow for flow in flows if _NORMAL in flow.actions]
-    least = meta.layout.priority(MetaPurpose.META_OTHER_DROP)
+    least = meta.layout.priority(Purpose.META_OTHER_DROP)
     if not normal or any(flow.priority >= least for flow in normal):
         return None
     flow = normal[0]

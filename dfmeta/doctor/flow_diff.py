@@ -31,14 +31,7 @@ from dfmeta.flows.flow import (
     Value,
 )
 from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.pipeline import (
-    METADATA_PORT,
-    AnyPurpose,
-    Layout,
-    Purpose,
-    cookie_of,
-    table_name,
-)
+from dfmeta.flows.pipeline import METADATA_PORT, Layout, Purpose, cookie_of, table_name
 from dfmeta.flows.reading import (
     NONE,
     read_address,
@@ -105,7 +98,7 @@ class FlowEntry:
     """The guest next hop for which the flow answers ARP; empty: for none."""
 
 
-_ByKey = Mapping[tuple[AnyPurpose, tuple[tuple[str, Value], ...]], Flow]
+_ByKey = Mapping[tuple[Purpose, tuple[tuple[str, Value], ...]], Flow]
 
 
 def wanted_flows(ports: Iterable[KnownPort], tap: Tap) -> tuple[Flow, ...]:
@@ -176,7 +169,7 @@ def faulty(rows: Iterable[FlowEntry]) -> tuple[FlowEntry, ...]:
     return tuple(row for row in rows if row.state not in right)
 
 
-def purpose_name(purpose: AnyPurpose) -> str:
+def purpose_name(purpose: Purpose) -> str:
     """Return a purpose in the form of listings, such as ``guest-http``."""
     return purpose.name.lower().replace("_", "-")
 

@@ -34,7 +34,7 @@ from dfmeta.doctor.trace_paths import (
     stranger,
 )
 from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.pipeline import METADATA_PORT, Layout, MetaPurpose, table_name
+from dfmeta.flows.pipeline import METADATA_PORT, Layout, Purpose, table_name
 from dfmeta.flows.port_down import PortBits
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import Endpoint, GuestAddress
@@ -117,8 +117,8 @@ class Beyond:
         """Judge the path of :meth:`syn` to tap-meta."""
         of = NOTATIONS[self.version]
         ways = (
-            (MetaPurpose.META_SOURCE, f"of the Meta MAC {self.label}"),
-            (MetaPurpose.META_TO_PROXY, f"to {self.service}"),
+            (Purpose.META_SOURCE, f"of the Meta MAC {self.label}"),
+            (Purpose.META_TO_PROXY, f"to {self.service}"),
         )
         wanted = {
             "dl_dst": self.tap.mac,
@@ -126,7 +126,7 @@ class Beyond:
             of.destination: self.tap.keys.gateway(self.version),
             "tp_dst": str(self.tap.port),
         }
-        stop = not_classified(trace, MetaPurpose.META_FROM_PATCH, self.layout)
+        stop = not_classified(trace, Purpose.META_FROM_PATCH, self.layout)
         stop = stop or self._astray(trace, ways) or self._elsewhere(trace, "tap-meta", wanted)
         return Leg(self._steps(trace), f"on {self.bridge}: {stop}" if stop else "")
 
@@ -138,21 +138,21 @@ class Beyond:
             of.source: self.service,
             "tp_src": str(METADATA_PORT),
         }
-        stop = not_classified(trace, MetaPurpose.META_FROM_TAP, self.layout)
-        stop = stop or self._astray(trace, ((MetaPurpose.META_REPLY, f"to {self.key}"),))
+        stop = not_classified(trace, Purpose.META_FROM_TAP, self.layout)
+        stop = stop or self._astray(trace, ((Purpose.META_REPLY, f"to {self.key}"),))
         stop = stop or self._elsewhere(trace, self.patch, wanted)
         return Leg(self._steps(trace), f"{BACK}on {self.bridge}: {stop}" if stop else "")
 
     def _steps(self, trace: Trace) -> tuple[str, ...]:
         return tuple(step(hop, self.layout) for hop in trace.hops)
 
-    def _astray(self, trace: Trace, ways: tuple[tuple[MetaPurpose, str], ...]) -> str:
+    def _astray(self, trace: Trace, ways: tuple[tuple[Purpose, str], ...]) -> str:
         """Return in which table the packet does not take the flow of its purpose; empty: none.
 
         :param ways: the purposes in the order of their tables, each with the flow's address.
         """
         for purpose, of in ways:
-            stage = self.layout.pipeline.stage(purpose)
+            stage = purpose.stage
             name, hop = table_name(stage), trace.at(self.layout.number(stage))
             missing = f"the {purpose_name(purpose)} flow {of} is missing"
             if hop is None:

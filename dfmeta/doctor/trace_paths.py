@@ -24,7 +24,6 @@ from dfmeta.flows.flow import ARP_REQUEST, ND_SOLICITATION
 from dfmeta.flows.pipeline import (
     METADATA_PORT,
     TABLES,
-    AnyPurpose,
     Layout,
     Purpose,
     Stage,
@@ -68,7 +67,7 @@ class Hop:
         return self.matched and is_ours(self.cookie)
 
     @property
-    def purpose(self) -> AnyPurpose | None:
+    def purpose(self) -> Purpose | None:
         """Purpose of the flow; None if it is not one of dfmeta's current flows."""
         return purpose_of(self.cookie) if self.matched else None
 
@@ -467,12 +466,12 @@ def dropped(name: str) -> str:
     )
 
 
-def not_classified(trace: Trace, purpose: AnyPurpose, layout: Layout) -> str:
+def not_classified(trace: Trace, purpose: Purpose, layout: Layout) -> str:
     """Return why the packet does not take its flow in the classification table; empty: it does.
 
     :param purpose: purpose of that flow.
     """
-    stage = layout.pipeline.stage(purpose)
+    stage = purpose.stage
     number, name, hook = layout.number(stage), table_name(stage), layout.priority(purpose)
     hop = trace.at(number)
     if hop is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dfmeta.errors import PipelineError
-from dfmeta.flows.pipeline import BR_INT, AnyPurpose, AnyStage, Pipeline, Table
+from dfmeta.flows.pipeline import BR_INT, Pipeline, Purpose, Stage, Table
 from dfmeta.model import Endpoint
 
 Value = int | str | tuple[int, int] | tuple[str, str]
@@ -130,13 +130,13 @@ Action = SetField | Move | Output | ToController | PushVlan | PopVlan | Reclassi
 class Flow:
     """A flow of ours, free of the switch's numbers. Build it with :func:`flow`."""
 
-    purpose: AnyPurpose
+    purpose: Purpose
     match: tuple[tuple[str, Value], ...]
     actions: tuple[Action, ...] = ()
-    goto: AnyStage | None = None
+    goto: Stage | None = None
 
     @property
-    def match_key(self) -> tuple[AnyPurpose, tuple[tuple[str, Value], ...]]:
+    def match_key(self) -> tuple[Purpose, tuple[tuple[str, Value], ...]]:
         """Identity of the flow on the switch: an added flow with the same key replaces it."""
         return self.purpose, self.match
 
@@ -172,11 +172,11 @@ def canonical(match: Mapping[str, Value]) -> tuple[tuple[str, Value], ...]:
 
 
 def flow(
-    purpose: AnyPurpose,
+    purpose: Purpose,
     match: Mapping[str, Value],
     *,
     actions: Iterable[Action] = (),
-    goto: AnyStage | None = None,
+    goto: Stage | None = None,
     pipeline: Pipeline = BR_INT,
 ) -> Flow:
     """Build a flow.
@@ -186,7 +186,7 @@ def flow(
         of its match lacks a prerequisite.
     """
     built = Flow(purpose, canonical(match), tuple(actions), goto)
-    table = pipeline.tables[pipeline.stage(purpose)]
+    table = pipeline.tables[purpose.stage]
     _check_match(table, match)
     for action in built.actions:
         _check_action(table, action)

@@ -43,19 +43,19 @@ from dfmeta.flows.flow import (
     Value,
     flow,
 )
-from dfmeta.flows.pipeline import BR_META, METADATA_PORT, AnyStage, MetaPurpose, MetaStage
+from dfmeta.flows.pipeline import BR_META, METADATA_PORT, Purpose, Stage
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import Endpoint, GuestAddress
 
 NEEDED: Final = frozenset(
     {
-        MetaPurpose.META_FROM_PATCH,
-        MetaPurpose.META_FROM_TAP,
-        MetaPurpose.META_TO_PROXY,
-        MetaPurpose.META_OTHER_DROP,
-        MetaPurpose.META_SOURCE_DROP,
-        MetaPurpose.META_PROXY_DROP,
-        MetaPurpose.META_REPLY_DROP,
+        Purpose.META_FROM_PATCH,
+        Purpose.META_FROM_TAP,
+        Purpose.META_TO_PROXY,
+        Purpose.META_OTHER_DROP,
+        Purpose.META_SOURCE_DROP,
+        Purpose.META_PROXY_DROP,
+        Purpose.META_REPLY_DROP,
     }
 )
 """Flows without which no guest is served, or without which frames could go astray."""
@@ -91,22 +91,22 @@ class MetaTap:
 def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
     """Return the flows that do not depend on guests."""
     flows = [
-        _flow(MetaPurpose.META_FROM_TAP_ARP, _arp(tap.ofport), goto=MetaStage.NEIGHBOURS),
-        _flow(MetaPurpose.META_OTHER_DROP, {"in_port": tap.patch}),
-        _flow(MetaPurpose.META_OTHER_DROP, {"in_port": tap.ofport}),
-        _flow(MetaPurpose.META_SOURCE_DROP, {}),
-        _flow(MetaPurpose.META_PROXY_DROP, {}),
-        _flow(MetaPurpose.META_NEIGHBOURS_DROP, {}),
-        _flow(MetaPurpose.META_REPLY_DROP, {}),
+        _flow(Purpose.META_FROM_TAP_ARP, _arp(tap.ofport), goto=Stage.META_NEIGHBOURS),
+        _flow(Purpose.META_OTHER_DROP, {"in_port": tap.patch}),
+        _flow(Purpose.META_OTHER_DROP, {"in_port": tap.ofport}),
+        _flow(Purpose.META_SOURCE_DROP, {}),
+        _flow(Purpose.META_PROXY_DROP, {}),
+        _flow(Purpose.META_NEIGHBOURS_DROP, {}),
+        _flow(Purpose.META_REPLY_DROP, {}),
     ]
     for family, services in tap.services():
         flows += _of_version(tap, family, services)
     if tap.guest_ip6:
         match = {**_untagged(tap.ofport), **icmpv6_message(ND_SOLICITATION)}
-        goto = MetaStage.NEIGHBOURS
+        goto = Stage.META_NEIGHBOURS
         flows.append(
             _flow(
-                MetaPurpose.META_FROM_TAP_ND,
+                Purpose.META_FROM_TAP_ND,
                 match,
                 actions=ADVERTISE,
                 goto=goto,
@@ -119,18 +119,18 @@ def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iter
     tag = (PushVlan(), SetField("vlan_vid", TAGGED | tap.vlan))
     # The integration bridge sends no tagged frame here; one that had a tag would not be a guest's.
     from_patch = {**_untagged(tap.patch), **family.tcp}
-    yield _flow(MetaPurpose.META_FROM_PATCH, from_patch, goto=MetaStage.SOURCE)
+    yield _flow(Purpose.META_FROM_PATCH, from_patch, goto=Stage.META_SOURCE)
     # A second tag would hide the first: Open vSwitch goes on matching the packet behind it.
     yield _flow(
-        MetaPurpose.META_FROM_TAP,
+        Purpose.META_FROM_TAP,
         {**_untagged(tap.ofport), **family.tcp},
         actions=tag,
-        goto=MetaStage.REPLY,
+        goto=Stage.META_REPLY,
     )
     gateway = tap.keys.gateway(family.version)
     for ip in services:
         yield _flow(
-            MetaPurpose.META_TO_PROXY,
+            Purpose.META_TO_PROXY,
             {**family.tcp, family.destination: ip, "tcp_dst": METADATA_PORT},
             actions=(
                 SetField("eth_dst", tap.mac),
@@ -171,22 +171,22 @@ def address_flows(
 
 def _source(family: Family, label: str, key: str) -> Flow:
     return _flow(
-        MetaPurpose.META_SOURCE,
+        Purpose.META_SOURCE,
         {**family.tcp, "eth_src": label},
         actions=(SetField(family.source, key),),
-        goto=MetaStage.PROXY,
+        goto=Stage.META_PROXY,
     )
 
 
 def _neighbour(family: Family, key: str, label: str) -> Flow:
     if family.arp:
-        return _flow(MetaPurpose.META_KEY_ARP, arp_request(key), actions=arp_reply(label, key))
-    return _flow(MetaPurpose.META_KEY_ND, nd_advertisement(key), actions=nd_reply(key, label))
+        return _flow(Purpose.META_KEY_ARP, arp_request(key), actions=arp_reply(label, key))
+    return _flow(Purpose.META_KEY_ND, nd_advertisement(key), actions=nd_reply(key, label))
 
 
 def _reply(family: Family, label: str, key: str, *, service: str, tap: MetaTap) -> Flow:
     return _flow(
-        MetaPurpose.META_REPLY,
+        Purpose.META_REPLY,
         {
             "vlan_vid": TAGGED | tap.vlan,
             **family.tcp,
@@ -213,10 +213,10 @@ def _untagged(ofport: int) -> Mapping[str, Value]:
 
 
 def _flow(
-    purpose: MetaPurpose,
+    purpose: Purpose,
     match: Mapping[str, Value],
     *,
     actions: Iterable[Action] = (),
-    goto: AnyStage | None = None,
+    goto: Stage | None = None,
 ) -> Flow:
     return flow(purpose, match, actions=actions, goto=goto, pipeline=BR_META)

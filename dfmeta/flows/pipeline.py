@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, Self
 
 COOKIE_PREFIX = 0x64666D65 << 32
 COOKIE_PREFIX_MASK = 0xFFFFFFFF << 32
@@ -46,19 +46,12 @@ class Stage(enum.IntEnum):
     ND = 4
     SUBPORT = 5
     SOURCE = 6
-
-
-class MetaStage(enum.IntEnum):
-    """A table of the second bridge of ``identity_scheme = meta_ip``, by name."""
-
-    CLASSIFY = 33
-    SOURCE = 34
-    PROXY = 35
-    NEIGHBOURS = 36
-    REPLY = 37
-
-
-AnyStage = Stage | MetaStage
+    # The tables of the second bridge of ``identity_scheme = meta_ip``.
+    META_CLASSIFY = 33
+    META_SOURCE = 34
+    META_PROXY = 35
+    META_NEIGHBOURS = 36
+    META_REPLY = 37
 
 
 class Priority(enum.Enum):
@@ -109,13 +102,15 @@ class Table:
     why: str
     matches: frozenset[str]
     sets: frozenset[str]
-    successors: frozenset[AnyStage]
+    successors: frozenset[Stage]
     outputs: bool
     to_controller: bool = False
     tags: bool = False
     """Whether its flows may push or pop a VLAN tag."""
     reclassifies: bool = False
     """Whether its flows may send a frame through the classification table again."""
+    number: int | None = None
+    """Table number; None: it depends on the configuration, see :meth:`Layout.number`."""
 
 
 TABLES: Mapping[Stage, Table] = {
@@ -203,143 +198,122 @@ TABLES: Mapping[Stage, Table] = {
 
 
 class Purpose(enum.IntEnum):
-    """All kinds of flows that dfmeta adds to a switch. Cookies contain the values."""
+    """All kinds of flows that dfmeta adds to a switch, each with its table and its priority.
 
-    GUEST_HTTP = 1
-    """A guest's TCP to port 80 of the service, except SYNs → service table."""
-    GUEST_ARP = 2
-    """A guest's ARP request for 169.254.169.254: answered on the port where it came in."""
-    FROM_TAP = 3
-    """All frames from tap-metadata → reply table."""
-    SYN = 4
-    """The first SYN of an address → controller."""
-    ADDRESS = 5
-    """TCP of a known address → tap-metadata, with its key as source address."""
-    SERVICE_DROP = 6
-    """Frames that are neither SYNs nor from a known address: dropped."""
-    REPLY = 7
-    """An answer to a key → the port of that key only."""
-    KEY_ARP = 8
-    """The host's ARP request for a key: answered with the guest's MAC."""
-    REPLY_DROP = 9
-    """All other frames from tap-metadata: dropped."""
-    GUEST_SYN = 10
-    """A guest's SYN to port 80 of the service → service table."""
-    GUEST_FRAGMENT = 11
-    """A fragment of a guest's TCP to the service: dropped."""
-    PROBE = 12
-    """An answer to the daemon's own SYN (:mod:`dfmeta.apps.probe`) → controller."""
-    GUEST_ND = 13
-    """A guest's neighbour solicitation for an IPv6 address of the service → service table."""
-    GUEST_DAD = 14
-    """A guest's duplicate address detection for an address of the service: dropped."""
-    GUEST_ND_BARE = 15
-    """A guest's solicitation without its MAC → controller."""
-    GUEST_ND_ANSWER = 16
-    """Any other solicitation of a guest for the service, as an advertisement → neighbour table."""
-    KEY_ND_ANSWER = 17
-    """The host's solicitation, as an advertisement → neighbour table."""
-    SERVICE_ND = 18
-    """An advertisement of an address of the service: back to the guest, with tap-metadata's MAC."""
-    KEY_ND = 19
-    """An advertisement of a key: back to tap-metadata, with the guest's MAC."""
-    ND_DROP = 20
-    """An advertisement of any other address: dropped."""
-    GUEST_NEXT_HOP = 21
-    """A guest's ARP request for a guest next hop: answered on the port where it came in."""
-    SUBPORT_SYN = 22
-    """The first SYN of an address of a tagged subport → controller, with its VLAN tag."""
-    SUBPORT_PROXY = 23
-    """TCP of a known address of a tagged subport → tap-metadata, without a VLAN tag."""
-    SUBPORT_DROP = 24
-    """A frame of a tagged subport that has a further VLAN tag: dropped."""
-    GUEST_SOURCE = 25
-    """A container's frame whose source was not checked → source table."""
-    SOURCE_OWN = 26
-    """A frame with its container's own addresses → the other flows of the bridge."""
-    SOURCE_OWN6 = 27
-    """IPv6 with an interface id of its container's MAC → the other flows of the bridge."""
-    SOURCE_ROUTER_DROP = 28
-    """An advertisement of a router or of another's address, or a redirect: dropped."""
-    SOURCE_DROP = 29
-    """A container's frame with other addresses: dropped."""
+    Cookies contain the values.
+    """
 
-
-class MetaPurpose(enum.IntEnum):
-    """All kinds of flows that dfmeta adds to the second bridge. Cookies contain the values."""
-
-    META_FROM_PATCH = 65
-    """TCP from the integration bridge → source table."""
-    META_FROM_TAP = 66
-    """The host's untagged TCP → reply table, with the VLAN tag of ``provider_vlan_id``."""
-    META_FROM_TAP_ARP = 67
-    """The host's ARP requests → neighbour table."""
-    META_FROM_TAP_ND = 68
-    """The host's solicitations, as advertisements → neighbour table."""
-    META_OTHER_DROP = 69
-    """All other frames from the two ports: dropped."""
-    META_SOURCE = 70
-    """TCP with a Meta MAC → proxy table, with that number's Meta IP as the source address."""
-    META_SOURCE_DROP = 71
-    """TCP without a Meta MAC in use: dropped."""
-    META_TO_PROXY = 72
-    """TCP to port 80 of the service → tap-meta, to the proxy's listener."""
-    META_PROXY_DROP = 73
-    """All other TCP from guests: dropped."""
-    META_KEY_ARP = 74
-    """The host's ARP request for a Meta IP: answered with the Meta MAC."""
-    META_KEY_ND = 75
-    """An advertisement of a Meta IP: back to tap-meta, with the Meta MAC."""
-    META_NEIGHBOURS_DROP = 76
-    """A request for any other address: dropped."""
-    META_REPLY = 77
-    """An answer to a Meta IP → integration bridge, to its Meta MAC."""
-    META_REPLY_DROP = 78
-    """All other TCP of the host: dropped."""
-
-
-AnyPurpose = Purpose | MetaPurpose
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """Table and priority of the flows of one purpose."""
-
-    stage: AnyStage
+    stage: Stage
     priority: Priority
 
+    def __new__(cls, value: int, stage: Stage, priority: Priority) -> Self:
+        purpose = int.__new__(cls, value)
+        purpose._value_ = value
+        purpose.stage, purpose.priority = stage, priority
+        return purpose
 
-PURPOSES: Mapping[Purpose, Declared] = {
-    Purpose.GUEST_HTTP: Declared(Stage.CLASSIFY, Priority.HOOK),
-    Purpose.GUEST_SYN: Declared(Stage.CLASSIFY, Priority.HOOK),
-    Purpose.GUEST_FRAGMENT: Declared(Stage.CLASSIFY, Priority.HOOK),
-    Purpose.GUEST_ARP: Declared(Stage.CLASSIFY, Priority.HOOK),
-    Purpose.GUEST_NEXT_HOP: Declared(Stage.CLASSIFY, Priority.HOOK),
-    Purpose.FROM_TAP: Declared(Stage.CLASSIFY, Priority.HOOK),
-    Purpose.SYN: Declared(Stage.SERVICE, Priority.SYN),
-    Purpose.ADDRESS: Declared(Stage.SERVICE, Priority.ADDRESS),
-    Purpose.SERVICE_DROP: Declared(Stage.SERVICE, Priority.DROP),
-    Purpose.REPLY: Declared(Stage.REPLY, Priority.ADDRESS),
-    Purpose.KEY_ARP: Declared(Stage.REPLY, Priority.ADDRESS),
-    Purpose.PROBE: Declared(Stage.REPLY, Priority.ADDRESS),
-    Purpose.REPLY_DROP: Declared(Stage.REPLY, Priority.DROP),
-    Purpose.GUEST_ND: Declared(Stage.CLASSIFY, Priority.HOOK),
-    Purpose.GUEST_DAD: Declared(Stage.SERVICE, Priority.ADDRESS),
-    Purpose.GUEST_ND_BARE: Declared(Stage.SERVICE, Priority.SYN),
-    Purpose.GUEST_ND_ANSWER: Declared(Stage.SERVICE, Priority.ANY),
-    Purpose.KEY_ND_ANSWER: Declared(Stage.REPLY, Priority.ADDRESS),
-    Purpose.SERVICE_ND: Declared(Stage.ND, Priority.ADDRESS),
-    Purpose.KEY_ND: Declared(Stage.ND, Priority.ADDRESS),
-    Purpose.ND_DROP: Declared(Stage.ND, Priority.DROP),
-    Purpose.SUBPORT_SYN: Declared(Stage.SUBPORT, Priority.SYN),
-    Purpose.SUBPORT_PROXY: Declared(Stage.SUBPORT, Priority.ADDRESS),
-    Purpose.SUBPORT_DROP: Declared(Stage.SUBPORT, Priority.DROP),
-    Purpose.GUEST_SOURCE: Declared(Stage.CLASSIFY, Priority.BELOW_HOOK),
-    Purpose.SOURCE_OWN: Declared(Stage.SOURCE, Priority.ADDRESS),
-    Purpose.SOURCE_OWN6: Declared(Stage.SOURCE, Priority.ANY),
-    Purpose.SOURCE_ROUTER_DROP: Declared(Stage.SOURCE, Priority.SYN),
-    Purpose.SOURCE_DROP: Declared(Stage.SOURCE, Priority.DROP),
-}
+    GUEST_HTTP = 1, Stage.CLASSIFY, Priority.HOOK
+    """A guest's TCP to port 80 of the service, except SYNs → service table."""
+    GUEST_ARP = 2, Stage.CLASSIFY, Priority.HOOK
+    """A guest's ARP request for 169.254.169.254: answered on the port where it came in."""
+    FROM_TAP = 3, Stage.CLASSIFY, Priority.HOOK
+    """All frames from tap-metadata → reply table."""
+    SYN = 4, Stage.SERVICE, Priority.SYN
+    """The first SYN of an address → controller."""
+    ADDRESS = 5, Stage.SERVICE, Priority.ADDRESS
+    """TCP of a known address → tap-metadata, with its key as source address."""
+    SERVICE_DROP = 6, Stage.SERVICE, Priority.DROP
+    """Frames that are neither SYNs nor from a known address: dropped."""
+    REPLY = 7, Stage.REPLY, Priority.ADDRESS
+    """An answer to a key → the port of that key only."""
+    KEY_ARP = 8, Stage.REPLY, Priority.ADDRESS
+    """The host's ARP request for a key: answered with the guest's MAC."""
+    REPLY_DROP = 9, Stage.REPLY, Priority.DROP
+    """All other frames from tap-metadata: dropped."""
+    GUEST_SYN = 10, Stage.CLASSIFY, Priority.HOOK
+    """A guest's SYN to port 80 of the service → service table."""
+    GUEST_FRAGMENT = 11, Stage.CLASSIFY, Priority.HOOK
+    """A fragment of a guest's TCP to the service: dropped."""
+    PROBE = 12, Stage.REPLY, Priority.ADDRESS
+    """An answer to the daemon's own SYN (:mod:`dfmeta.apps.probe`) → controller."""
+    GUEST_ND = 13, Stage.CLASSIFY, Priority.HOOK
+    """A guest's neighbour solicitation for an IPv6 address of the service → service table."""
+    GUEST_DAD = 14, Stage.SERVICE, Priority.ADDRESS
+    """A guest's duplicate address detection for an address of the service: dropped."""
+    GUEST_ND_BARE = 15, Stage.SERVICE, Priority.SYN
+    """A guest's solicitation without its MAC → controller."""
+    GUEST_ND_ANSWER = 16, Stage.SERVICE, Priority.ANY
+    """Any other solicitation of a guest for the service, as an advertisement → neighbour table."""
+    KEY_ND_ANSWER = 17, Stage.REPLY, Priority.ADDRESS
+    """The host's solicitation, as an advertisement → neighbour table."""
+    SERVICE_ND = 18, Stage.ND, Priority.ADDRESS
+    """An advertisement of an address of the service: back to the guest, with tap-metadata's MAC."""
+    KEY_ND = 19, Stage.ND, Priority.ADDRESS
+    """An advertisement of a key: back to tap-metadata, with the guest's MAC."""
+    ND_DROP = 20, Stage.ND, Priority.DROP
+    """An advertisement of any other address: dropped."""
+    GUEST_NEXT_HOP = 21, Stage.CLASSIFY, Priority.HOOK
+    """A guest's ARP request for a guest next hop: answered on the port where it came in."""
+    SUBPORT_SYN = 22, Stage.SUBPORT, Priority.SYN
+    """The first SYN of an address of a tagged subport → controller, with its VLAN tag."""
+    SUBPORT_PROXY = 23, Stage.SUBPORT, Priority.ADDRESS
+    """TCP of a known address of a tagged subport → tap-metadata, without a VLAN tag."""
+    SUBPORT_DROP = 24, Stage.SUBPORT, Priority.DROP
+    """A frame of a tagged subport that has a further VLAN tag: dropped."""
+    GUEST_SOURCE = 25, Stage.CLASSIFY, Priority.BELOW_HOOK
+    """A container's frame whose source was not checked → source table."""
+    SOURCE_OWN = 26, Stage.SOURCE, Priority.ADDRESS
+    """A frame with its container's own addresses → the other flows of the bridge."""
+    SOURCE_OWN6 = 27, Stage.SOURCE, Priority.ANY
+    """IPv6 with an interface id of its container's MAC → the other flows of the bridge."""
+    SOURCE_ROUTER_DROP = 28, Stage.SOURCE, Priority.SYN
+    """An advertisement of a router or of another's address, or a redirect: dropped."""
+    SOURCE_DROP = 29, Stage.SOURCE, Priority.DROP
+    """A container's frame with other addresses: dropped."""
+
+    # The flows of the second bridge.
+    META_FROM_PATCH = 65, Stage.META_CLASSIFY, Priority.HOOK
+    """TCP from the integration bridge → source table."""
+    META_FROM_TAP = 66, Stage.META_CLASSIFY, Priority.HOOK
+    """The host's untagged TCP → reply table, with the VLAN tag of ``provider_vlan_id``."""
+    META_FROM_TAP_ARP = 67, Stage.META_CLASSIFY, Priority.HOOK
+    """The host's ARP requests → neighbour table."""
+    META_FROM_TAP_ND = 68, Stage.META_CLASSIFY, Priority.HOOK
+    """The host's solicitations, as advertisements → neighbour table."""
+    META_OTHER_DROP = 69, Stage.META_CLASSIFY, Priority.BELOW_HOOK
+    """All other frames from the two ports: dropped."""
+    META_SOURCE = 70, Stage.META_SOURCE, Priority.ADDRESS
+    """TCP with a Meta MAC → proxy table, with that number's Meta IP as the source address."""
+    META_SOURCE_DROP = 71, Stage.META_SOURCE, Priority.DROP
+    """TCP without a Meta MAC in use: dropped."""
+    META_TO_PROXY = 72, Stage.META_PROXY, Priority.ADDRESS
+    """TCP to port 80 of the service → tap-meta, to the proxy's listener."""
+    META_PROXY_DROP = 73, Stage.META_PROXY, Priority.DROP
+    """All other TCP from guests: dropped."""
+    META_KEY_ARP = 74, Stage.META_NEIGHBOURS, Priority.ADDRESS
+    """The host's ARP request for a Meta IP: answered with the Meta MAC."""
+    META_KEY_ND = 75, Stage.META_NEIGHBOURS, Priority.ADDRESS
+    """An advertisement of a Meta IP: back to tap-meta, with the Meta MAC."""
+    META_NEIGHBOURS_DROP = 76, Stage.META_NEIGHBOURS, Priority.DROP
+    """A request for any other address: dropped."""
+    META_REPLY = 77, Stage.META_REPLY, Priority.ADDRESS
+    """An answer to a Meta IP → integration bridge, to its Meta MAC."""
+    META_REPLY_DROP = 78, Stage.META_REPLY, Priority.DROP
+    """All other TCP of the host: dropped."""
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether the flows are on the second bridge of ``identity_scheme = meta_ip``."""
+        return self.stage >= Stage.META_CLASSIFY
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the flows are in a table that other programs use as well.
+
+        The switch reports each removal there.
+        """
+        return self.stage in (Stage.CLASSIFY, Stage.META_CLASSIFY)
+
 
 RATES: Mapping[Purpose, int] = {Purpose.SYN: 50, Purpose.GUEST_SYN: 1000}
 """Purpose → packets per second that one endpoint may send on average: above it, the endpoint floods
@@ -352,27 +326,30 @@ RATE_OF_VM: Final = 4 * RATES[Purpose.SYN]
 
 _VERSIONS_DST = frozenset({"ipv4_dst", "ipv6_dst"})
 _META_TCP = frozenset({"eth_type", "ip_proto"})
-META_TABLES: Mapping[AnyStage, Table] = {
-    MetaStage.CLASSIFY: Table(
+META_TABLES: Mapping[Stage, Table] = {
+    Stage.META_CLASSIFY: Table(
+        number=0,
         name="meta classification",
         why="Separates the frames of the patch and of tap-meta from those of other ports, which "
         "other programs may have on the bridge.",
         matches=_META_TCP | {"in_port", "vlan_vid", "arp_op", "icmpv6_type", "icmpv6_code"},
         sets=_ND_PREPARES | {"vlan_vid"},
-        successors=frozenset({MetaStage.SOURCE, MetaStage.NEIGHBOURS, MetaStage.REPLY}),
+        successors=frozenset({Stage.META_SOURCE, Stage.META_NEIGHBOURS, Stage.META_REPLY}),
         outputs=False,
         tags=True,
     ),
-    MetaStage.SOURCE: Table(
+    Stage.META_SOURCE: Table(
+        number=80,
         name="meta source",
         why="Turns a Meta MAC, which the integration bridge has set for one address of a guest, "
         "into the Meta IP of the same number.",
         matches=_META_TCP | {"eth_src"},
         sets=frozenset({"ipv4_src", "ipv6_src"}),
-        successors=frozenset({MetaStage.PROXY}),
+        successors=frozenset({Stage.META_PROXY}),
         outputs=False,
     ),
-    MetaStage.PROXY: Table(
+    Stage.META_PROXY: Table(
+        number=87,
         name="meta proxy",
         why="Sends TCP to the service to the proxy's listener on tap-meta.",
         matches=_META_TCP | _VERSIONS_DST | {"tcp_dst"},
@@ -380,7 +357,8 @@ META_TABLES: Mapping[AnyStage, Table] = {
         successors=frozenset(),
         outputs=True,
     ),
-    MetaStage.NEIGHBOURS: Table(
+    Stage.META_NEIGHBOURS: Table(
+        number=90,
         name="meta neighbours",
         why="Answers the host's requests for the MAC of a Meta IP. The host needs them only if it "
         "has another route to Meta IPs than dfmeta's.",
@@ -389,7 +367,8 @@ META_TABLES: Mapping[AnyStage, Table] = {
         successors=frozenset(),
         outputs=True,
     ),
-    MetaStage.REPLY: Table(
+    Stage.META_REPLY: Table(
+        number=91,
         name="meta reply",
         why="Sends an answer to a Meta IP over the patch, with the Meta MAC of the same number as "
         "its destination and the address of the service as its source.",
@@ -400,68 +379,64 @@ META_TABLES: Mapping[AnyStage, Table] = {
         tags=True,
     ),
 }
-META_PURPOSES: Mapping[MetaPurpose, Declared] = {
-    MetaPurpose.META_FROM_PATCH: Declared(MetaStage.CLASSIFY, Priority.HOOK),
-    MetaPurpose.META_FROM_TAP: Declared(MetaStage.CLASSIFY, Priority.HOOK),
-    MetaPurpose.META_FROM_TAP_ARP: Declared(MetaStage.CLASSIFY, Priority.HOOK),
-    MetaPurpose.META_FROM_TAP_ND: Declared(MetaStage.CLASSIFY, Priority.HOOK),
-    MetaPurpose.META_OTHER_DROP: Declared(MetaStage.CLASSIFY, Priority.BELOW_HOOK),
-    MetaPurpose.META_SOURCE: Declared(MetaStage.SOURCE, Priority.ADDRESS),
-    MetaPurpose.META_SOURCE_DROP: Declared(MetaStage.SOURCE, Priority.DROP),
-    MetaPurpose.META_TO_PROXY: Declared(MetaStage.PROXY, Priority.ADDRESS),
-    MetaPurpose.META_PROXY_DROP: Declared(MetaStage.PROXY, Priority.DROP),
-    MetaPurpose.META_KEY_ARP: Declared(MetaStage.NEIGHBOURS, Priority.ADDRESS),
-    MetaPurpose.META_KEY_ND: Declared(MetaStage.NEIGHBOURS, Priority.ADDRESS),
-    MetaPurpose.META_NEIGHBOURS_DROP: Declared(MetaStage.NEIGHBOURS, Priority.DROP),
-    MetaPurpose.META_REPLY: Declared(MetaStage.REPLY, Priority.ADDRESS),
-    MetaPurpose.META_REPLY_DROP: Declared(MetaStage.REPLY, Priority.DROP),
-}
-META_NUMBERS: Mapping[AnyStage, int] = {
-    MetaStage.CLASSIFY: 0,
-    MetaStage.SOURCE: 80,
-    MetaStage.PROXY: 87,
-    MetaStage.NEIGHBOURS: 90,
-    MetaStage.REPLY: 91,
-}
-"""Table numbers of specification 001, "Metadata data pipelines"."""
-
-_OFFSET: Mapping[AnyStage, int] = {
-    Stage.SERVICE: 0,
-    Stage.REPLY: 1,
-    Stage.ND: 2,
-    Stage.SUBPORT: 3,
-    Stage.SOURCE: 4,
-}
-TABLES_TAKEN = len(_OFFSET)
-"""Number of tables, from ``table_base`` up, that dfmeta uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The tables of one bridge, and all kinds of flows in them."""
+    """The tables of one bridge."""
 
-    tables: Mapping[Any, Table]
-    """Stage → table; the stages of one bridge are those of one enumeration."""
-    purposes: Mapping[Any, Declared]
-    numbers: Mapping[AnyStage, int] = field(default_factory=dict)
-    """Stage → table number, for tables whose numbers the configuration does not change."""
+    tables: Mapping[Stage, Table]
+    needed: frozenset[Purpose]
+    """Flows without which no guest is served, or without which frames could go astray: their
+    refusal is an error."""
+    removal_rank: Mapping[Purpose, int] = field(default_factory=dict)
+    """Purpose → its place in the order of removals; all others come last."""
+    shows_numbers: bool = False
+    """Whether a number that no flow of this bridge has is on no bridge: its flows lead there."""
 
-    def stage(self, purpose: AnyPurpose) -> AnyStage:
-        """Return the table of the flows of *purpose*."""
-        return self.purposes[purpose].stage
-
-    def is_shared(self, purpose: AnyPurpose) -> bool:
-        """Return whether the flows of *purpose* are in a table that other programs use as well.
-
-        The switch reports each removal there.
-        """
-        return self.stage(purpose) in (Stage.CLASSIFY, MetaStage.CLASSIFY)
+    @property
+    def purposes(self) -> tuple[Purpose, ...]:
+        """All kinds of flows of the bridge."""
+        return tuple(purpose for purpose in Purpose if purpose.stage in self.tables)
 
 
-BR_INT: Final = Pipeline(TABLES, PURPOSES)
+BR_INT: Final = Pipeline(
+    TABLES,
+    # Frames from tap-metadata must not go anywhere else.
+    needed=frozenset({Purpose.FROM_TAP, Purpose.SERVICE_DROP, Purpose.REPLY_DROP}),
+    # A path to the proxy is removed before its return path.
+    removal_rank={
+        Purpose.GUEST_SYN: 0,
+        Purpose.GUEST_HTTP: 0,
+        Purpose.GUEST_FRAGMENT: 0,
+        Purpose.GUEST_ARP: 0,
+        Purpose.GUEST_NEXT_HOP: 0,
+        Purpose.GUEST_ND: 0,
+        Purpose.SYN: 1,
+        Purpose.GUEST_ND_BARE: 1,
+        Purpose.ADDRESS: 1,
+    },
+    shows_numbers=True,
+)
 """The pipeline of the bridge with the guests' ports."""
-BR_META: Final = Pipeline(META_TABLES, META_PURPOSES, META_NUMBERS)
-"""The pipeline of the second bridge of ``identity_scheme = meta_ip``."""
+TABLES_TAKEN = len(TABLES) - 1
+"""Number of tables, from ``table_base`` up, that dfmeta uses."""
+BR_META: Final = Pipeline(
+    META_TABLES,
+    needed=frozenset(
+        {
+            Purpose.META_FROM_PATCH,
+            Purpose.META_FROM_TAP,
+            Purpose.META_TO_PROXY,
+            Purpose.META_OTHER_DROP,
+            Purpose.META_SOURCE_DROP,
+            Purpose.META_PROXY_DROP,
+            Purpose.META_REPLY_DROP,
+        }
+    ),
+)
+"""The pipeline of the second bridge of ``identity_scheme = meta_ip``. The numbers of its tables are
+those of specification 001, "Metadata data pipelines"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,61 +448,55 @@ class Layout:
     hook_priority: int = 300
     pipeline: Pipeline = field(default=BR_INT, repr=False)
 
-    def number(self, stage: AnyStage) -> int:
+    def number(self, stage: Stage) -> int:
         """Return the table number of *stage* on the switch."""
-        if stage in self.pipeline.numbers:
-            return self.pipeline.numbers[stage]
+        number = self.pipeline.tables[stage].number
+        if number is not None:
+            return number
         if stage is Stage.CLASSIFY:
             return self.classification_table
-        return self.table_base + _OFFSET[stage]
+        return self.table_base + stage - Stage.SERVICE
 
-    def table(self, purpose: AnyPurpose) -> int:
+    def table(self, purpose: Purpose) -> int:
         """Return the table number on the switch for flows of *purpose*."""
-        return self.number(self.pipeline.stage(purpose))
+        return self.number(purpose.stage)
 
     def numbers(self) -> list[int]:
         """Return the table numbers of all stages."""
         return sorted({self.number(stage) for stage in self.pipeline.tables})
 
-    def stage(self, number: int) -> AnyStage | None:
+    def stage(self, number: int) -> Stage | None:
         """Return the stage with that table number, or None when the table is not ours."""
         stages = self.pipeline.tables
         return next((stage for stage in stages if self.number(stage) == number), None)
 
-    def priority(self, purpose: AnyPurpose) -> int:
+    def priority(self, purpose: Purpose) -> int:
         """Return the priority on the switch for flows of *purpose*."""
-        priority = self.pipeline.purposes[purpose].priority
+        priority = purpose.priority
         if priority is Priority.HOOK:
             return self.hook_priority
         return self.hook_priority - 1 if priority is Priority.BELOW_HOOK else int(priority.value)
 
-    def purpose(self, cookie: int) -> AnyPurpose | None:
+    def purpose(self, cookie: int) -> Purpose | None:
         """Return the purpose in a cookie, as :func:`purpose_of`; None for one of another bridge."""
         purpose = purpose_of(cookie)
-        return purpose if purpose in self.pipeline.purposes else None
+        return purpose if purpose is not None and purpose.stage in self.pipeline.tables else None
 
 
-def table_name(stage: AnyStage) -> str:
+def table_name(stage: Stage) -> str:
     """Return the name of the table of *stage*, of either bridge."""
-    tables = META_TABLES if isinstance(stage, MetaStage) else BR_INT.tables
-    name: str = tables[stage].name
-    return name
+    return (TABLES.get(stage) or META_TABLES[stage]).name
 
 
-def cookie_of(purpose: AnyPurpose) -> int:
+def cookie_of(purpose: Purpose) -> int:
     """Return the 64-bit cookie of flows of *purpose*."""
-    stage = _STAGES[purpose]
-    return COOKIE_PREFIX | COOKIE_VERSION << 24 | stage << 16 | purpose
+    return COOKIE_PREFIX | COOKIE_VERSION << 24 | purpose.stage << 16 | purpose
 
 
-_STAGES: Mapping[AnyPurpose, AnyStage] = {
-    **{purpose: declared.stage for purpose, declared in PURPOSES.items()},
-    **{purpose: declared.stage for purpose, declared in META_PURPOSES.items()},
-}
-_OF_COOKIE: Mapping[int, AnyPurpose] = {cookie_of(purpose): purpose for purpose in _STAGES}
+_OF_COOKIE: Mapping[int, Purpose] = {cookie_of(purpose): purpose for purpose in Purpose}
 
 
-def purpose_of(cookie: int) -> AnyPurpose | None:
+def purpose_of(cookie: int) -> Purpose | None:
     """Return the purpose in a cookie; None when it is not ours or has another version."""
     return _OF_COOKIE.get(cookie)
 

@@ -16,7 +16,7 @@ from typing import Final
 from dfmeta.errors import KeyRangeError
 from dfmeta.flows.family import Family, family_of
 from dfmeta.flows.flow import ETH_ARP, ETH_IP, ETH_IPV6, Flow, SetField, Value, comes_in_at
-from dfmeta.flows.pipeline import MetaPurpose, Purpose
+from dfmeta.flows.pipeline import Purpose
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint, GuestAddress, NextHop
 
@@ -49,9 +49,7 @@ class FlowAddress:
 NONE = FlowAddress()
 FOUND: Final = "switch"
 """Source of a guest next hop that is known from a flow alone."""
-_META: Final = frozenset(
-    {MetaPurpose.META_KEY_ARP, MetaPurpose.META_KEY_ND, MetaPurpose.META_REPLY}
-)
+_META: Final = frozenset({Purpose.META_KEY_ARP, Purpose.META_KEY_ND, Purpose.META_REPLY})
 """Purposes of the second bridge whose flows match a key."""
 _TO_SERVICE: Final = frozenset(
     {
@@ -59,7 +57,7 @@ _TO_SERVICE: Final = frozenset(
         Purpose.GUEST_SYN,
         Purpose.GUEST_FRAGMENT,
         Purpose.ADDRESS,
-        MetaPurpose.META_TO_PROXY,
+        Purpose.META_TO_PROXY,
     }
 )
 _VERSIONS: Final[Mapping[Value | None, int]] = {ETH_IP: 4, ETH_ARP: 4, ETH_IPV6: 6}
@@ -74,7 +72,7 @@ def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
     if flow.purpose is Purpose.FROM_TAP:
         return NONE
     family = family_of(version_of(flow) or 4)
-    if isinstance(flow.purpose, MetaPurpose):
+    if flow.purpose.is_meta:
         return _beyond(flow, family, keys)
     label = _mac(flow.field("eth_dst"))
     if flow.purpose is Purpose.REPLY and label:
@@ -113,12 +111,12 @@ def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
 
 def _beyond(flow: Flow, family: Family, keys: Keys) -> FlowAddress:
     """Read a flow of the second bridge, which has no addresses of guests."""
-    if flow.purpose is MetaPurpose.META_SOURCE:
+    if flow.purpose is Purpose.META_SOURCE:
         endpoint, slot, key = _labelled(_mac(flow.field("eth_src")), keys, family)
         return FlowAddress(endpoint, key, slot if endpoint is not None else None)
     if flow.purpose not in _META:
         return NONE
-    is_reply = flow.purpose is MetaPurpose.META_REPLY
+    is_reply = flow.purpose is Purpose.META_REPLY
     text = flow.field(family.destination if is_reply else family.asked)
     if not isinstance(text, str):
         return NONE
@@ -150,7 +148,7 @@ def read_service(flow: Flow) -> str:
     Empty for a flow that does not depend on that address, and for one with an invalid value.
     """
     family = family_of(version_of(flow) or 4)
-    if flow.purpose in (Purpose.REPLY, MetaPurpose.META_REPLY):
+    if flow.purpose in (Purpose.REPLY, Purpose.META_REPLY):
         found = _ip(_set(flow, family.source))
     elif flow.purpose in (Purpose.GUEST_ARP, Purpose.GUEST_ND, Purpose.SERVICE_ND):
         found = _ip(flow.field(family.asked))

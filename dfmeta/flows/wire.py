@@ -35,9 +35,8 @@ from dfmeta.flows.flow import (
 from dfmeta.flows.pipeline import (
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
-    AnyPurpose,
     Layout,
-    Stage,
+    Purpose,
     cookie_of,
     is_ours,
     present,
@@ -87,11 +86,11 @@ class Wire:
     def __init__(self, layout: Layout, datapath: Any = None) -> None:
         self.layout = layout
         self.datapath = datapath if datapath is not None else ProtocolDesc(version=ofp.OFP_VERSION)
-        self._classification = layout.number(Stage.CLASSIFY)
+        self._classification = layout.classification_table
 
     def add(self, flow: Flow) -> Any:
         """Return a message that adds *flow*, and replaces a flow with the same key."""
-        flags = ofp.OFPFF_SEND_FLOW_REM if self.layout.pipeline.is_shared(flow.purpose) else 0
+        flags = ofp.OFPFF_SEND_FLOW_REM if flow.purpose.is_shared else 0
         return ofp_parser.OFPFlowMod(
             self.datapath,
             cookie=cookie_of(flow.purpose),
@@ -142,7 +141,7 @@ class Wire:
         """Return messages that request the flows of ours in our tables, one for each table."""
         return [self._dump(table, None) for table in self.layout.numbers()]
 
-    def dump(self, purpose: AnyPurpose, *, out_port: int = ofp.OFPP_ANY) -> Any:
+    def dump(self, purpose: Purpose, *, out_port: int = ofp.OFPP_ANY) -> Any:
         """Return a message that requests all flows of one purpose.
 
         :param out_port: request only flows that output to that port.
@@ -153,7 +152,7 @@ class Wire:
         """Return messages that request the number of flows of ours in our tables."""
         return [self._count(table, None) for table in self.layout.numbers()]
 
-    def count(self, purpose: AnyPurpose, endpoint: Endpoint | None = None) -> Any:
+    def count(self, purpose: Purpose, endpoint: Endpoint | None = None) -> Any:
         """Return a message that requests the number of flows of one purpose, and of their packets.
 
         :param endpoint: count only the flows of that endpoint.
@@ -282,7 +281,7 @@ class Wire:
             return None, None, flow
         return (flow, None, None) if present(cookie) == cookie else (None, flow, None)
 
-    def _purpose_at(self, cookie: int, table: int, priority: int) -> AnyPurpose | None:
+    def _purpose_at(self, cookie: int, table: int, priority: int) -> Purpose | None:
         purpose = self.layout.purpose(cookie)
         if purpose is None or self.layout.priority(purpose) != priority:
             return None
@@ -320,7 +319,7 @@ class Wire:
     def _odd_action(self, data: bytes) -> Action:
         return _odd_action(data, self._classification)
 
-    def _dump(self, table: int, purpose: AnyPurpose | None, out_port: int = ofp.OFPP_ANY) -> Any:
+    def _dump(self, table: int, purpose: Purpose | None, out_port: int = ofp.OFPP_ANY) -> Any:
         cookie, mask = _cookies(purpose)
         return ofp_parser.OFPFlowStatsRequest(
             self.datapath,
@@ -332,7 +331,7 @@ class Wire:
         )
 
     def _count(
-        self, table: int, purpose: AnyPurpose | None, match: Iterable[tuple[str, Value]] = ()
+        self, table: int, purpose: Purpose | None, match: Iterable[tuple[str, Value]] = ()
     ) -> Any:
         cookie, mask = _cookies(purpose)
         return ofp_parser.OFPAggregateStatsRequest(
@@ -363,7 +362,7 @@ class Wire:
         return ofp_parser.ONFBundleCtrlMsg(self.datapath, bundle_id, kind, flags, [])
 
 
-def _cookies(purpose: AnyPurpose | None) -> tuple[int, int]:
+def _cookies(purpose: Purpose | None) -> tuple[int, int]:
     """Return cookie and mask of all flows of ours, or of those of one purpose."""
     if purpose is None:
         return COOKIE_PREFIX, COOKIE_PREFIX_MASK

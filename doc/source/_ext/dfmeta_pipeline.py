@@ -37,16 +37,14 @@ from dfmeta.flows.flow import (
     Value,
 )
 from dfmeta.flows.pipeline import (
+    BR_INT,
     BR_META,
-    META_NUMBERS,
     META_TABLES,
     PORT_IN_PORT,
-    PURPOSES,
     TABLES,
-    AnyStage,
-    MetaPurpose,
     Priority,
     Purpose,
+    Stage,
     cookie_of,
 )
 from tools.draw_pipeline import (
@@ -176,22 +174,22 @@ def _wrapped(text: str, margin: str) -> Iterator[str]:
 
 def meta_tables_text() -> Iterator[str]:
     """The tables of the second bridge, as lines of reStructuredText."""
-    texts = descriptions(MetaPurpose)
+    texts = descriptions(Purpose)
     yield from _table("Table", "Reason", "Flows")
     for stage, table in META_TABLES.items():
-        purposes = [one for one, place in BR_META.purposes.items() if place.stage is stage]
+        purposes = [one for one in BR_META.purposes if one.stage is stage]
         flows = " ".join(f"*{one.name}*: {_sentence(texts[one])}" for one in purposes)
-        yield from _row(f"{META_NUMBERS[stage]}, {table.name}", table.why, flows)
+        yield from _row(f"{table.number}, {table.name}", table.why, flows)
     yield ""
 
 
 def priorities_text() -> Iterator[str]:
     """The priorities with their purposes, as lines of reStructuredText."""
     yield from _table("Name", "Number", "Flows")
-    order: Mapping[AnyStage, int] = {stage: at for at, stage in enumerate(TABLES)}
+    order: Mapping[Stage, int] = {stage: at for at, stage in enumerate(TABLES)}
     for priority in Priority:
-        here = [one for one, place in PURPOSES.items() if place.priority is priority]
-        here.sort(key=lambda one: (order[PURPOSES[one].stage], one))
+        here = [one for one in BR_INT.purposes if one.priority is priority]
+        here.sort(key=lambda one: (order[one.stage], one))
         number = str(LAYOUT.priority(here[0]))
         yield from _row(f"``{priority.name}``", number, ", ".join(one.name for one in here))
     yield ""

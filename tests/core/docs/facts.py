@@ -22,10 +22,10 @@ from dfmeta.devices.schema import SCHEMA, TAG_MAX
 from dfmeta.flows import pipeline
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import (
+    BR_INT,
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
     COOKIE_VERSION,
-    PURPOSES,
     RATE_OF_VM,
     RATES,
     TABLES,
@@ -192,7 +192,7 @@ def _migrate() -> Iterable[str]:
     yield f"{central.GRACE:g} seconds"
     tables = [LAYOUT.number(stage) for stage in TABLES if stage is not min(TABLES)]
     yield f"dfmeta's are {tables[0]} and {tables[1]}"
-    hooks = {LAYOUT.priority(one) for one in PURPOSES if LAYOUT.priority(one) >= 300}
+    hooks = {LAYOUT.priority(one) for one in BR_INT.purposes if LAYOUT.priority(one) >= 300}
     yield f"hooks have {min(hooks)}"
 
 
@@ -226,7 +226,7 @@ def _owns() -> Iterable[str]:
         yield f"net.ipv6.conf.{DEFAULTS['metadata_interface']}.{name} = {value}"
     for name in ("iface-id", "attached-mac", "vm-uuid", "vm-id", "project-id", model.TAP_MARK[0]):
         yield f"``{name}``"
-    numbers = [LAYOUT.number(one) for one in Stage if one is not Stage.CLASSIFY]
+    numbers = [LAYOUT.number(one) for one in TABLES if one is not Stage.CLASSIFY]
     yield f"tables {min(numbers)} to {max(numbers)}"
     used = {field for table in TABLES.values() for field in table.sets | table.matches}
     assert not [one for one in used if one.startswith(("xreg", "xxreg", "ct_", "metadata"))]

@@ -8,15 +8,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.reconciler import Remembered
-from dfmeta.flows.pipeline import (
-    Layout,
-    MetaPurpose,
-    Purpose,
-    Stage,
-    cookie_of,
-    is_ours,
-    purpose_of,
-)
+from dfmeta.flows.pipeline import Layout, Purpose, Stage, cookie_of, is_ours, purpose_of
 from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress
 from tests.core.flows.frames import Frame, ends_of
@@ -198,8 +190,8 @@ def test_strays_and_flows_of_an_older_format_or_of_the_other_bridge_are_removed(
     before = picture(world.switch)
     old = next(one for one in world.switch.flows if one.table == 0 and is_ours(one.cookie))
     strays = [(old.cookie ^ 0x03000000, 9, 7), (old.cookie, 0, 300)]
-    strays.append((cookie_of(MetaPurpose.META_FROM_TAP), 0, 200))
-    strays.append((cookie_of(MetaPurpose.META_SOURCE), 80, 200))
+    strays.append((cookie_of(Purpose.META_FROM_TAP), 0, 200))
+    strays.append((cookie_of(Purpose.META_SOURCE), 80, 200))
     for cookie, table, priority in strays:
         place = {"cookie": cookie, "table_id": table, "priority": priority}
         world.foreign(match={"in_port": 4}, flags=ofp.OFPFF_SEND_FLOW_REM, **place)

@@ -32,7 +32,7 @@ ARP = {"eth_type": 0x0806}
 
 def test_a_declared_flow_is_built() -> None:
     built = flow(Purpose.GUEST_HTTP, TCP | {"tcp_dst": 80}, goto=Stage.SERVICE)
-    assert BR_INT.stage(built.purpose) is Stage.CLASSIFY
+    assert built.purpose.stage is Stage.CLASSIFY
     assert built.field("tcp_dst") == 80
     assert built.field("in_port") is None
     assert built.match_key == (Purpose.GUEST_HTTP, built.match)

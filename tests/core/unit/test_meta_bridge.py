@@ -14,15 +14,7 @@ from dfmeta.flows.desired import Guest
 from dfmeta.flows.entry import Entry
 from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.meta_bridge import NEEDED
-from dfmeta.flows.pipeline import (
-    BR_META,
-    AnyPurpose,
-    Layout,
-    MetaPurpose,
-    MetaStage,
-    Purpose,
-    cookie_of,
-)
+from dfmeta.flows.pipeline import BR_META, Layout, Purpose, cookie_of
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.key import IN_PORT, SLOT6, InPortKeys
@@ -68,7 +60,7 @@ def both_bridges(guest: Guest, keys: MetaKeys) -> dict[str, list[Flow]]:
     }
 
 
-def of(bridge: str, purpose: AnyPurpose, number: int = NUMBER) -> Flow:
+def of(bridge: str, purpose: Purpose, number: int = NUMBER) -> Flow:
     keys = scheme()
     known = KNOWN[number]
     flows = (
@@ -97,11 +89,11 @@ def test_an_address_has_its_way_back_before_its_way_in(number: int) -> None:
     inner = desired.address_flows(HERE, known, slot=number, tap=patch_of(keys))
     assert [one.purpose for one in inner] == [Purpose.REPLY, Purpose.ADDRESS]
     outer = meta_bridge.address_flows(HERE, known, slot=number, tap=meta_tap_of(keys))
-    asked = MetaPurpose.META_KEY_ARP if number == NUMBER else MetaPurpose.META_KEY_ND
+    asked = Purpose.META_KEY_ARP if number == NUMBER else Purpose.META_KEY_ND
     assert [one.purpose for one in outer] == [
         asked,
-        MetaPurpose.META_REPLY,
-        MetaPurpose.META_SOURCE,
+        Purpose.META_REPLY,
+        Purpose.META_SOURCE,
     ]
 
 
@@ -112,7 +104,7 @@ def test_every_drop_of_guests_and_answers_is_needed_and_has_a_reason() -> None:
         for one in meta_bridge.fixed_flows(meta_tap_of(keys))
         if not one.actions and one.goto is None
     }
-    drops -= {MetaPurpose.META_NEIGHBOURS_DROP}
+    drops -= {Purpose.META_NEIGHBOURS_DROP}
     assert drops < NEEDED
     assert drops == {one for one in BY_FLOW if one in BR_META.purposes}
 
@@ -124,13 +116,13 @@ METADATA_PATH = 201
 
 def test_the_numbers_of_the_second_bridges_tables_are_fixed() -> None:
     for layout in (META, Layout(60, 7, 500, BR_META)):
-        assert [layout.number(stage) for stage in MetaStage] == [0, 80, 87, 90, 91]
-        assert [layout.stage(number) for number in (0, 80, 87, 90, 91)] == [*MetaStage]
+        assert [layout.number(stage) for stage in BR_META.tables] == [0, 80, 87, 90, 91]
+        assert [layout.stage(number) for number in (0, 80, 87, 90, 91)] == [*BR_META.tables]
 
 
 def test_no_flow_of_metadata_path_takes_a_frame_of_our_two_ports() -> None:
-    mine = {one: META.priority(one) for one in MetaPurpose if BR_META.is_shared(one)}
-    rest = mine.pop(MetaPurpose.META_OTHER_DROP)
+    mine = {one: META.priority(one) for one in BR_META.purposes if one.is_shared}
+    rest = mine.pop(Purpose.META_OTHER_DROP)
     assert METADATA_PATH < rest < min(mine.values()) == max(mine.values()) == META.hook_priority
 
 
@@ -193,10 +185,10 @@ def test_a_service_flow_has_its_number_until_another_guest_owns_it(number: int) 
 @pytest.mark.parametrize("number", KNOWN)
 def test_other_flow_of_a_number_without_an_owner_serves_no_guest(number: int) -> None:
     keys = scheme(owned=False)
-    asked = MetaPurpose.META_KEY_ARP if number == NUMBER else MetaPurpose.META_KEY_ND
+    asked = Purpose.META_KEY_ARP if number == NUMBER else Purpose.META_KEY_ND
     flows = [of("br-int", Purpose.REPLY, number)]
-    flows += [of("br-meta", one, number) for one in (asked, MetaPurpose.META_REPLY)]
-    flows.append(of("br-meta", MetaPurpose.META_SOURCE, number))
+    flows += [of("br-meta", one, number) for one in (asked, Purpose.META_REPLY)]
+    flows.append(of("br-meta", Purpose.META_SOURCE, number))
     for one in flows:
         read = read_address(one, keys)
         assert (read.endpoint, read.slot) == (None, None)
@@ -207,9 +199,9 @@ def test_other_flow_of_a_number_without_an_owner_serves_no_guest(number: int) ->
 def test_damaged_flow_of_the_second_bridge_serves_no_guest(value: Value) -> None:
     keys = scheme()
     for purpose, field in (
-        (MetaPurpose.META_SOURCE, "eth_src"),
-        (MetaPurpose.META_REPLY, "ipv4_dst"),
-        (MetaPurpose.META_KEY_ARP, "arp_tpa"),
+        (Purpose.META_SOURCE, "eth_src"),
+        (Purpose.META_REPLY, "ipv4_dst"),
+        (Purpose.META_KEY_ARP, "arp_tpa"),
     ):
         read = read_address(with_match(of("br-meta", purpose), field, value), keys)
         assert (read.endpoint, read.slot) == (None, None)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dfmeta.flows.desired import Guest, address_flows, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow, SetField, Value
-from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.pipeline import BR_INT, Purpose
 from dfmeta.flows.reading import NONE, FlowAddress, read_address, read_service, version_of
 from dfmeta.identity.key import IN_PORT, SLOT6, SLOTS, SLOTS6, InPortKeys
 from dfmeta.model import Endpoint, GuestAddress
@@ -92,7 +92,7 @@ def test_a_flow_with_two_keys_has_no_slot() -> None:
 
 
 def test_a_flow_without_match_and_actions_serves_nothing() -> None:
-    for purpose in Purpose:
+    for purpose in BR_INT.purposes:
         assert read_address(Flow(purpose, ())) == NONE
         assert (version_of(Flow(purpose, ())), read_service(Flow(purpose, ()))) == (None, "")
     assert isinstance(read_address(of(Purpose.REPLY)).address, GuestAddress)

@@ -18,12 +18,9 @@ from dfmeta.flows.pipeline import (
     BR_META,
     COOKIE_PREFIX,
     COOKIE_PREFIX_MASK,
-    PURPOSES,
     TABLES,
     TABLES_TAKEN,
     Layout,
-    MetaPurpose,
-    MetaStage,
     Purpose,
     Register,
     Stage,
@@ -96,7 +93,7 @@ def on_each_wire() -> Iterator[tuple[Wire, Flow, Any]]:
 
 
 def test_every_purpose_has_a_flow_here() -> None:
-    assert {flow.purpose for flow in FLOWS} == set(PURPOSES)
+    assert {flow.purpose for flow in FLOWS} == set(BR_INT.purposes)
 
 
 def test_dump_reads_as_the_flow_that_was_added() -> None:
@@ -119,7 +116,7 @@ def test_added_flow_has_its_declared_place() -> None:
 def test_removal_is_reported_of_hooks_alone_and_names_the_flow() -> None:
     for wire, flow, mod in on_each_wire():
         reported = bool(mod.flags & ofp.OFPFF_SEND_FLOW_REM)
-        assert reported == (PURPOSES[flow.purpose].stage is Stage.CLASSIFY), flow
+        assert reported == (flow.purpose.stage is Stage.CLASSIFY), flow
         found = wire.removed(removed_of(mod))
         assert found is not None, flow
         assert found.flow is not None, flow
@@ -262,7 +259,7 @@ FLOW, SUM = ofp.OFPMP_FLOW, ofp.OFPMP_AGGREGATE
 def test_requests_of_all_flows_select_our_cookies() -> None:
     for wire in WIRES:
         assert asked(wire.dump_all()) == (FLOW, ofp.OFPTT_ALL, *OURS, {})
-        tables = [wire.layout.number(stage) for stage in Stage]
+        tables = [wire.layout.number(stage) for stage in BR_INT.tables]
         for kind, messages in ((FLOW, wire.dump_tables()), (SUM, wire.count_tables())):
             assert sorted(map(asked, messages)) == [(kind, t, *OURS, {}) for t in sorted(tables)]
 
@@ -270,7 +267,7 @@ def test_requests_of_all_flows_select_our_cookies() -> None:
 def test_requests_of_a_purpose_select_its_table_and_cookie() -> None:
     every_bit = (1 << 64) - 1
     for wire in WIRES:
-        for purpose in Purpose:
+        for purpose in BR_INT.purposes:
             selected = wire.layout.table(purpose), cookie_of(purpose), every_bit
             assert asked(wire.dump(purpose)) == (FLOW, *selected, {})
             assert asked(wire.count(purpose)) == (SUM, *selected, {})
@@ -298,10 +295,10 @@ DECLARED = [LAYOUT, Layout(table_base=60, classification_table=59), Layout(pipel
 
 
 def test_every_purpose_and_every_stage_is_declared() -> None:
-    for pipeline, purposes, stages in ((BR_INT, Purpose, Stage), (BR_META, MetaPurpose, MetaStage)):
-        assert set(pipeline.purposes) == set(purposes)
-        assert {one.stage for one in pipeline.purposes.values()} == set(pipeline.tables)
-        assert set(pipeline.tables) == set(stages)
+    assert {*BR_INT.purposes, *BR_META.purposes} == set(Purpose)
+    assert {*BR_INT.tables, *BR_META.tables} == set(Stage)
+    for pipeline in (BR_INT, BR_META):
+        assert {purpose.stage for purpose in pipeline.purposes} == set(pipeline.tables)
         assert all(table.why.endswith(".") for table in pipeline.tables.values())
 
 
@@ -327,10 +324,9 @@ def test_a_packet_only_goes_to_higher_tables_and_every_table_is_reached(layout: 
 
 @pytest.mark.parametrize("layout", DECLARED)
 def test_every_table_of_ours_drops_what_nothing_else_matches(layout: Layout) -> None:
-    of = layout.pipeline.stage
     _classify, *ours = layout.pipeline.tables
     for stage in ours:
-        mine = [layout.priority(one) for one in layout.pipeline.purposes if of(one) is stage]
+        mine = [layout.priority(one) for one in layout.pipeline.purposes if one.stage is stage]
         assert min(mine) == 0
 
 
@@ -348,7 +344,7 @@ def test_the_default_layout_has_the_contracts_numbers() -> None:
 
 def test_a_layout_takes_the_options_numbers() -> None:
     layout = Layout(table_base=60, classification_table=7, hook_priority=500)
-    assert [layout.number(stage) for stage in Stage] == [7, 60, 61, 62, 63, 64]
-    assert [layout.stage(number) for number in (7, 60, 61, 62, 63, 64)] == list(Stage)
+    assert [layout.number(stage) for stage in BR_INT.tables] == [7, 60, 61, 62, 63, 64]
+    assert [layout.stage(number) for number in (7, 60, 61, 62, 63, 64)] == list(BR_INT.tables)
     assert layout.stage(0) is None
     assert layout.priority(Purpose.GUEST_ARP) == layout.priority(Purpose.FROM_TAP) == 500

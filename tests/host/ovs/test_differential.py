@@ -14,7 +14,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.pipeline import METADATA_IP, RATES, Purpose
+from dfmeta.flows.pipeline import BR_INT, METADATA_IP, RATES, Purpose
 from dfmeta.flows.service import Tap
 from dfmeta.identity.key import SLOTS6
 from dfmeta.model import Endpoint, GuestAddress, NextHop
@@ -76,7 +76,7 @@ def test_requests_of_each_table_and_purpose_are_answered_alike(pair: Pair) -> No
     pair.install(three_guests())
     wire = pair.wire
     pair.feed(*wire.count_tables())
-    for purpose in Purpose:
+    for purpose in BR_INT.purposes:
         pair.feed(
             wire.count(purpose), wire.count(purpose, Endpoint(2)), wire.count(purpose, BEHIND)
         )
