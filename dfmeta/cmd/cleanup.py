@@ -50,7 +50,7 @@ class Cleanup:
 
         :raises StartError: when OVSDB or the switch cannot be reached; their part is not removed.
         """
-        kept = keeper(self._group, self._state, os.environ)
+        kept = keeper(self._group, os.environ)
         listeners = [green(fd) for fd in kept.take()]
         try:
             # The flows still lead guests to them. A closed port would refuse guests; they repeat

@@ -10,7 +10,6 @@ from typing import Any
 
 from dfmeta.cmd.activation import passed
 from dfmeta.cmd.listener_holder import HolderKeeper, Terms, close_all
-from dfmeta.runtime.saved_state import State
 from dfmeta.runtime.threads import original
 from dfmeta.wiring.lock import bridge_id
 
@@ -22,21 +21,14 @@ FD_NAMES = {socket.AF_INET: "dfmeta-guests", socket.AF_INET6: "dfmeta-guests6"}
 """Names in systemd's store. Listeners of socket units have other names and must not be replaced."""
 
 
-def keeper(group: Any, state: State, environ: Mapping[str, str]) -> Keeper:
+def keeper(group: Any, environ: Mapping[str, str]) -> Keeper:
     """Return a keeper with systemd's store if systemd runs the process, else with a holder process.
 
     :param group: the options ``[df_metadata]``.
-    :param state: state of the previous run.
     """
     held = HolderKeeper(
         bridge_id(group.ovsdb_connection, group.integration_bridge),
-        Terms(
-            group.host_ip,
-            group.port or state.port,
-            state.listener,
-            seconds=group.listener_keep,
-            device=group.metadata_interface,
-        ),
+        Terms(seconds=group.listener_keep, device=group.metadata_interface),
     )
     return SystemdKeeper(environ, held) if environ.get("NOTIFY_SOCKET") else held
 

@@ -10,10 +10,6 @@ packets, so that they repeat them until the next daemon has brought the device u
 
 Run as ``python -P -S -m dfmeta.cmd.holder NAME FD[,FD...] SECONDS DEVICE``; it imports only the
 standard library. Times are of the monotonic clock, which stands still while the host is suspended.
-
-A daemon without IPv6 support has one listener: it uses :data:`TAKE` and :data:`KEEP`, which carry
-one descriptor. A holder without IPv6 support knows only these two, and disconnects a daemon that
-sends :data:`TAKE_ALL` or :data:`KEEP_ALL`.
 """
 
 from __future__ import annotations
@@ -28,12 +24,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-TAKE = b"take"
-"""Requests the first descriptor."""
-TAKE_ALL = b"take all"
-KEEP = b"keep"
-"""With one descriptor, in place of all that are held."""
-KEEP_ALL = b"keep all"
+TAKE = b"take all"
+"""Requests the descriptors."""
+KEEP = b"keep all"
+"""With descriptors, in place of all that are held."""
 DROP = b"drop"
 WAIT = b"wait"
 """With its arguments: ``wait SECONDS DEVICE``."""
@@ -147,16 +141,14 @@ def _attend(connection: socket.socket, held: Held) -> None:
     with contextlib.suppress(OSError, ValueError):
         while held.fds:
             message, given = receive(connection)
-            if message in (KEEP, KEEP_ALL) and given:
+            if message == KEEP and given:
                 held.replace(given)
                 connection.send(message)
                 continue
             for fd in given:
                 os.close(fd)
             if message == TAKE:
-                send_fds(connection, TAKE, held.fds[:1])
-            elif message == TAKE_ALL:
-                send_fds(connection, TAKE_ALL, held.fds)
+                send_fds(connection, TAKE, held.fds)
             elif message == DROP:
                 held.replace([])
             elif message.startswith(WAIT):

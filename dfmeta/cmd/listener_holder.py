@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import dfmeta
 from dfmeta.cmd import holder
 from dfmeta.errors import HostError
 from dfmeta.host.process import named_sockets
-from dfmeta.runtime import clock, threads
+from dfmeta.runtime import threads
 from dfmeta.runtime.threads import green_socket, original
 
 LOG = logging.getLogger(__name__)
@@ -35,42 +35,18 @@ LET_GO = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a holder keeps the listeners, and how those of an earlier run are recognised.
+    """How a holder keeps the listeners.
 
-    :param address: address of the IPv4 listener; no other daemon in this network namespace has it.
-    :param port: TCP port of the listener; 0: not known.
-    :param inode: inode of its socket in the previous run; 0: not known.
     :param seconds: how long the listeners are kept without a daemon.
     :param device: network device that the holder sets down when it ends.
     """
 
-    address: str
-    port: int
-    inode: int
     seconds: int
     device: str
 
-    def knows(self, fds: Sequence[int]) -> bool:
-        """Return whether *fds* contain the IPv4 listener of an earlier run."""
-        return any(self._is_mine(fd) for fd in fds)
-
-    def _is_mine(self, fd: int) -> bool:
-        try:
-            with _socket.socket(fileno=os.dup(fd)) as sock:
-                address, port = sock.getsockname()[:2]
-                return address == self.address and (
-                    port == self.port or os.fstat(fd).st_ino == self.inode
-                )
-        except (OSError, ValueError):
-            return False
-
 
 class HolderKeeper:
-    """A holder process of dfmeta's that keeps descriptors open; see :mod:`dfmeta.cmd.holder`.
-
-    The holder's name is made from the bridge. The holder of another configuration or release may
-    have another name; it is recognised by the address of its IPv4 listener.
-    """
+    """A holder process of dfmeta's that keeps descriptors open; see :mod:`dfmeta.cmd.holder`."""
 
     def __init__(self, name: str, terms: Terms) -> None:
         self.name = name
@@ -81,8 +57,7 @@ class HolderKeeper:
 
     def take(self) -> list[int]:
         """Return the listeners' descriptors from the holder; none when there is no holder."""
-        fds = self._ask() if self._join() else []
-        return fds or self._take_over()
+        return self._ask() if self._join() else []
 
     def keep(self, fds: Sequence[int]) -> None:
         """Pass *fds* to the holder, or start a holder with them.
@@ -92,15 +67,14 @@ class HolderKeeper:
         """
         if self._connection is not None or self._join():
             try:
-                holder.send_fds(self._connection, holder.KEEP_ALL, fds)
+                holder.send_fds(self._connection, holder.KEEP, fds)
                 kept, _fds = self._receive()
             except OSError as error:
                 LOG.debug("The holder does not answer: %s", error)
                 kept = b""
-            if kept == holder.KEEP_ALL:
+            if kept == holder.KEEP:
                 return
             self.release()
-            # The holder of an earlier release keeps one descriptor only: another one replaces it.
             self._end()
             self._await_end()
         self._start(fds)
@@ -125,52 +99,24 @@ class HolderKeeper:
         self.keep(fds)
 
     def drop(self) -> None:
-        """End the holder, and holders of earlier runs with other names."""
+        """End the holder."""
         self._end()
-        for other, fds in self._others():
-            close_all(fds)
-            other._end()
         if self._process is not None:
             self._process.wait(ANSWER_TIMEOUT)
 
-    def _take_over(self) -> list[int]:
-        for other, fds in self._others():
-            try:
-                self.keep(fds)
-            except HostError as error:
-                LOG.warning("The listener is not kept, and a restart will refuse guests: %s", error)
-            other._end()
-            return fds
-        return []
-
-    def _others(self) -> Iterator[tuple[HolderKeeper, list[int]]]:
-        """Yield holders with other names that keep this daemon's listeners, and the descriptors."""
-        for name in _without_daemon(self.name):
-            other = HolderKeeper(name, self._terms)
-            fds = other._ask() if other._connect() else []
-            if self._terms.knows(fds):
-                LOG.info("Another holder has the listener of an earlier run; ending it: %s", name)
-                yield other, fds
-            else:
-                close_all(fds)
-            other.release()
-
     def _ask(self) -> list[int]:
         """Return the descriptors that the connected holder has; none when it does not answer."""
-        # The holder of an earlier release disconnects at the first message.
-        for message in (holder.TAKE_ALL, holder.TAKE):
-            if self._connection is None and not self._connect():
-                break
-            try:
-                self._connection.send(message)
-                _message, fds = self._receive()
-            except OSError as error:
-                LOG.debug("The holder does not answer: %s", error)
-                fds = []
-            if fds:
-                return fds
+        if self._connection is None:
+            return []
+        try:
+            self._connection.send(holder.TAKE)
+            _message, fds = self._receive()
+        except OSError as error:
+            LOG.debug("The holder does not answer: %s", error)
+            fds = []
+        if not fds:
             self.release()
-        return []
+        return fds
 
     def _end(self) -> None:
         if self._connection is not None or self._connect():
@@ -257,24 +203,3 @@ def close_all(fds: Iterable[int]) -> None:
     """Close descriptors."""
     for fd in fds:
         os.close(fd)
-
-
-def _without_daemon(own: str) -> list[str]:
-    """Return names of holders, except *own*, that no daemon uses.
-
-    A holder with a connected daemon answers no other daemon.
-
-    Trust: any user may have bound such a name; see :meth:`HolderKeeper._connect`.
-    """
-    give_up = clock.now() + LET_GO
-    while True:
-        path = f"@{holder.PREFIX}"
-        found = [
-            (one.name.removeprefix(path), one.listens)
-            for one in named_sockets()
-            if one.name.startswith(path) and one.name != f"{path}{own}"
-        ]
-        used = {name for name, listens in found if not listens}
-        if not used or clock.now() >= give_up:
-            return sorted({name for name, _listens in found} - used)
-        threads.sleep(START_PAUSE)

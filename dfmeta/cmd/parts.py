@@ -54,7 +54,7 @@ class Parts:
         self.tap = TapKeeper(
             group,
             memory.state,
-            keeper(group, memory.state, os.environ),
+            keeper(group, os.environ),
             keys=layout.keys_of(conf),
             meta=meta,
             vlan=conf.METADATA.provider_vlan_id,

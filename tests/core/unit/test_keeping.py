@@ -14,12 +14,10 @@ from dfmeta.cmd import activation
 from dfmeta.cmd.fd_store import FD_NAMES, SystemdKeeper, keeper, notify
 from dfmeta.cmd.listener_holder import HolderKeeper, Terms
 from dfmeta.identity.key import PREFIX6
-from dfmeta.runtime.saved_state import State
 from dfmeta.wiring.lock import lock_name
 
 FD_NAME, FD_NAME6 = FD_NAMES[socket.AF_INET], FD_NAMES[socket.AF_INET6]
-TERMS = Terms("192.0.2.1", port=0, inode=0, seconds=600, device="dfm-none")
-"""Under which no listener of these tests is known."""
+TERMS = Terms(seconds=600, device="dfm-none")
 OPTIONS = {
     "ovsdb_connection": "unix:/run/openvswitch/db.sock",
     "integration_bridge": "br-int",
@@ -130,8 +128,8 @@ def test_a_message_to_systemd_is_sent_where_its_socket_is(systemd: Systemd) -> N
     notify({"NOTIFY_SOCKET": "/nonexistent/notify"}, "READY=1")
     notify(systemd.environ, "READY=1")
     assert systemd.message() == ("READY=1", [])
-    assert isinstance(keeper(group(), State(), {"NOTIFY_SOCKET": "/n"}), SystemdKeeper)
-    assert isinstance(keeper(group(), State(), {}), HolderKeeper)
+    assert isinstance(keeper(group(), {"NOTIFY_SOCKET": "/n"}), SystemdKeeper)
+    assert isinstance(keeper(group(), {}), HolderKeeper)
 
 
 def test_each_spelling_of_a_database_gives_one_name_to_lock_and_holder(tmp_path: Path) -> None:
@@ -151,7 +149,7 @@ def test_each_spelling_of_a_database_gives_one_name_to_lock_and_holder(tmp_path:
         names = set()
         for spelling in spellings:
             ovsdb = spelling.format(tmp_path)
-            found: Any = keeper(group(ovsdb_connection=ovsdb), State(), {})
+            found: Any = keeper(group(ovsdb_connection=ovsdb), {})
             names.add((found.name, lock_name(ovsdb, "br-int")))
         assert len(names) == 1, spellings
     ovsdbs = ("tcp:127.0.0.1:6640", "tcp:127.0.0.1:6641", "tcp:127.0.0.2:6640", "tcp:[::1]:6640")

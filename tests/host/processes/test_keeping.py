@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -34,15 +33,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def held() -> Iterator[HolderKeeper]:
     one = HolderKeeper(uuid.uuid4().hex, TERMS)
-    yield one
-    one.drop()
-
-
-@pytest.fixture
-def later(listener: socket.socket) -> Iterator[HolderKeeper]:
-    """The keeper of another configuration, whose listener is to stand at the same place."""
-    known = replace(TERMS, address="127.0.0.1", port=listener.getsockname()[1])
-    one = HolderKeeper(uuid.uuid4().hex, known)
     yield one
     one.drop()
 
@@ -147,64 +137,6 @@ def test_a_holder_gives_both_listeners_in_their_order_and_others_take_their_plac
     assert same(held.take(), listener, six)
     held.keep([six.fileno()])
     assert same(held.take(), six)
-
-
-def test_the_holder_of_another_configuration_gives_the_listener_and_ends(
-    held: HolderKeeper, later: HolderKeeper, listener: socket.socket
-) -> None:
-    held.keep([listener.fileno()])
-    held.release()
-    assert same(later.take(), listener)
-    assert held.take() == []
-    later.release()
-    assert same(later.take(), listener), "it is kept by another holder from now on"
-
-
-def test_a_listener_is_known_by_its_socket_where_the_port_is_another_now(
-    held: HolderKeeper, later: HolderKeeper, listener: socket.socket
-) -> None:
-    inode = os.fstat(listener.fileno()).st_ino
-    held.keep([listener.fileno()])
-    held.release()
-    moved = HolderKeeper(later.name, replace(later._terms, port=1, inode=inode))
-    assert same(moved.take(), listener)
-    moved.drop()
-
-
-@pytest.mark.parametrize("change", [{"port": 1}, {"address": "127.0.0.2"}])
-def test_the_listener_of_another_daemon_stays_with_its_holder(
-    held: HolderKeeper, later: HolderKeeper, listener: socket.socket, change: dict[str, Any]
-) -> None:
-    held.keep([listener.fileno()])
-    held.release()
-    stranger = HolderKeeper(later.name, replace(later._terms, **change))
-    assert stranger.take() == []
-    stranger.drop()
-    assert same(held.take(), listener)
-
-
-def test_a_holder_whose_daemon_runs_is_not_asked(
-    held: HolderKeeper,
-    later: HolderKeeper,
-    listener: socket.socket,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held.keep([listener.fileno()])
-    asked: list[str] = []
-    monkeypatch.setattr(HolderKeeper, "_connect", lambda self: asked.append(self.name))
-    assert later.take() == []
-    assert later.name in asked
-    assert held.name not in asked
-
-
-def test_all_holders_of_the_listener_are_dropped_with_it(
-    held: HolderKeeper, later: HolderKeeper, listener: socket.socket
-) -> None:
-    held.keep([listener.fileno()])
-    held.release()
-    later.keep([listener.fileno()])
-    later.drop()
-    assert held.take() == []
 
 
 def test_a_holder_waits_from_the_end_of_its_daemon_on(listener: socket.socket) -> None:
