@@ -14,9 +14,10 @@ from dfmeta.apps.driver import Driver
 from dfmeta.apps.floods import Floods
 from dfmeta.apps.learner import Learner
 from dfmeta.apps.numbers import Numbers
-from dfmeta.apps.plans import BR_INT_PLAN, BR_META_PLAN
 from dfmeta.apps.probe import Probe
-from dfmeta.apps.reconciler import Remembered
+from dfmeta.apps.reconciler import Builders, Remembered
+from dfmeta.flows import meta_bridge as meta_flows
+from dfmeta.flows.desired import fixed_flows, guest_flows
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.flows.service import Tap
@@ -69,7 +70,7 @@ class Controller(Driver):
         super().__init__(
             channel,
             registry,
-            plan=BR_INT_PLAN,
+            builders=Builders(fixed_flows, guest_flows),
             datapath_id=datapath_id,
             adopts=adopts,
             remembered=remembered,
@@ -211,7 +212,7 @@ class MetaDriver(Driver):
         super().__init__(
             Channel(bridge, Layout(pipeline=BR_META)),
             registry,
-            plan=BR_META_PLAN,
+            builders=Builders(meta_flows.fixed_flows, meta_flows.guest_flows),
             datapath_id=datapath_id,
         )
         self._may_begin = may_begin

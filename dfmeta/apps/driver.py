@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from dfmeta import metrics
 from dfmeta.apps.channel import Channel
-from dfmeta.apps.plans import Plan
-from dfmeta.apps.reconciler import Reconciler, Remembered
+from dfmeta.apps.reconciler import Builders, Reconciler, Remembered
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import CONTROLLER_ID, Purpose
 from dfmeta.identity.registry import Registry
@@ -31,7 +30,7 @@ WITHDRAW_TIMEOUT: Final = 3.0
 class Driver:
     """Keeps the flows of one bridge equal to the desired flows.
 
-    :param plan: the desired flows of the bridge.
+    :param builders: build the desired flows of the bridge.
     :param datapath_id: returns the bridge's datapath id from OVSDB, or None while it is not known.
         Any program on the host may connect to a TCP listener and pose as a switch.
     :param adopts, remembered, floods: see :class:`~dfmeta.apps.reconciler.Reconciler`.
@@ -46,7 +45,7 @@ class Driver:
         channel: Channel,
         registry: Registry,
         *,
-        plan: Plan,
+        builders: Builders,
         datapath_id: Callable[[], int | None],
         adopts: Callable[[Endpoint], bool] = lambda _endpoint: False,
         remembered: Callable[[], Iterable[Remembered]] = tuple,
@@ -57,7 +56,7 @@ class Driver:
         self.reconciler = Reconciler(
             channel,
             registry,
-            plan=plan,
+            builders=builders,
             adopts=adopts,
             remembered=remembered,
             floods=floods,
@@ -89,7 +88,7 @@ class Driver:
     def set_target(self, target: Any) -> None:
         """Set the ports that the flows lead to; the flows are changed.
 
-        :param target: a value of the type that the plan's builders take; None: no ports yet.
+        :param target: a value of the type that the builders take; None: no ports yet.
         """
         if target != self.reconciler.tap:
             self.reconciler.tap = target

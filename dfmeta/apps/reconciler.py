@@ -31,12 +31,11 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 
 from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
 from dfmeta.apps.drops import Drops
-from dfmeta.apps.plans import Plan
 from dfmeta.apps.removals import Removals
 from dfmeta.apps.tally import Tally
 from dfmeta.errors import (
@@ -85,10 +84,20 @@ class _Mod:
     message: Any
 
 
+class Builders(NamedTuple):
+    """Builds the desired flows of one bridge, for a target that names its ports: a Tap or a
+    MetaTap."""
+
+    fixed: Callable[[Any], tuple[Flow, ...]]
+    """Returns the flows that do not depend on guests, for a target."""
+    guest: Callable[[Guest, Any], tuple[Flow, ...]]
+    """Returns the flows of a guest, for a target."""
+
+
 class Reconciler:
     """Installs the flows of the registry's guests on the switch.
 
-    :param plan: the desired flows of the bridge.
+    :param builders: build the desired flows of the bridge.
     :param adopts: returns whether the addresses of an endpoint that are found on the switch at
         start may be kept: its port still has the instance for which they were installed.
     :param remembered: returns the addresses of such endpoints in the state file, for those that the
@@ -103,7 +112,7 @@ class Reconciler:
         channel: Channel,
         registry: Registry,
         *,
-        plan: Plan,
+        builders: Builders,
         adopts: Callable[[Endpoint], bool],
         remembered: Callable[[], Iterable[Remembered]] = tuple,
         floods: Callable[[Endpoint], Collection[Purpose]] = lambda _endpoint: (),
@@ -113,8 +122,8 @@ class Reconciler:
         self.channel = channel
         self.registry = registry
         self.tap: Any = None
-        """Ports to which the flows lead, as the plan's builders take them; None: not known."""
-        self._plan = plan
+        """Ports to which the flows lead, as the builders take them; None: not known."""
+        self._builders, self._pipeline = builders, channel.layout.pipeline
         self.confirmed = False
         """Whether the switch has confirmed all flows since the connection came up."""
         self._adopts, self._remembered, self._floods = adopts, remembered, floods
@@ -132,7 +141,7 @@ class Reconciler:
         self._refused = 0
         self.refusals: dict[Endpoint, str] = {}
         """Endpoint → why the switch refused one of its flows in the latest reconcile."""
-        self._removals = Removals(channel.layout.pipeline)
+        self._removals = Removals(self._pipeline)
         self._keys = registry.keys
         self._drops = Drops()
         self._doubted = False
@@ -229,7 +238,7 @@ class Reconciler:
             self._overtaken = {}
             self._removals.forget_old()
             self._removed = True
-            sweep = self.registry.allocator.begin_sweep() if self._plan.shows_numbers else None
+            sweep = self.registry.allocator.begin_sweep() if self._pipeline.shows_numbers else None
             found = self._dump(turns, everywhere=not self._swept)
             self._drops.flows(_each(found, turns))
             if not self.adopted:
@@ -299,7 +308,7 @@ class Reconciler:
 
     def _send_differences(self, found: Grouped, tap: Any, *, wire: Wire, turns: Turns) -> int:
         """Send the difference, first for flows that belong to no endpoint, then by endpoint."""
-        fixed = _by_key(self._plan.fixed(tap))
+        fixed = _by_key(self._builders.fixed(tap))
         self.tally.replace(self._fixed, fixed)
         self._fixed = fixed
         others = dict.fromkeys((*found, *self.registry.endpoints(), *self._sent))
@@ -431,7 +440,7 @@ class Reconciler:
         try:
             self.channel.commit([mod], what, bundle=False).wait()
         except SwitchError as error:
-            if purpose_of(mod.cookie) in self._plan.needed:
+            if purpose_of(mod.cookie) in self._pipeline.needed:
                 raise
             LOG.warning("%s", error)
             return str(error.fields["cause"])
@@ -502,11 +511,11 @@ class Reconciler:
             port.binding,
             self._floods(endpoint),
         )
-        return _by_key(self._plan.guest(guest, tap))
+        return _by_key(self._builders.guest(guest, tap))
 
     def _way_in_first(self, strays: list[DumpedFlow]) -> list[DumpedFlow]:
         """Order removals so that a path to the proxy is removed before its return path."""
-        rank, last = self._plan.removal_rank, len(self._plan.removal_rank)
+        rank, last = self._pipeline.removal_rank, len(self._pipeline.removal_rank)
         return sorted(strays, key=lambda one: rank.get(one.read.purpose, last) if one.read else 0)
 
     def _keep(self, endpoint: Endpoint, wanted: ByKey) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from dfmeta.flows.desired import Guest
 from dfmeta.flows.family import (
@@ -46,19 +45,6 @@ from dfmeta.flows.flow import (
 from dfmeta.flows.pipeline import BR_META, METADATA_PORT, Purpose, Stage
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import Endpoint, GuestAddress
-
-NEEDED: Final = frozenset(
-    {
-        Purpose.META_FROM_PATCH,
-        Purpose.META_FROM_TAP,
-        Purpose.META_TO_PROXY,
-        Purpose.META_OTHER_DROP,
-        Purpose.META_SOURCE_DROP,
-        Purpose.META_PROXY_DROP,
-        Purpose.META_REPLY_DROP,
-    }
-)
-"""Flows without which no guest is served, or without which frames could go astray."""
 
 
 @dataclass(frozen=True, slots=True)

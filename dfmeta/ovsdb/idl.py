@@ -162,11 +162,7 @@ def call(target: str, method: str, params: Sequence[Any], *, seconds: float = TI
             error, reply = connection.recv()
             if error == errno.EAGAIN:
                 error = _block(connection, deadline)
-            elif (
-                not error
-                and reply.id == request.id
-                and reply.type in (reply.T_REPLY, reply.T_ERROR)
-            ):
+            elif not error and _answers(reply, request):
                 break
     finally:
         connection.close()

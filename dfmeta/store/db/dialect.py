@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import errno
 from collections import deque
 from typing import Any, Final
@@ -89,7 +90,7 @@ def engine_of(url: URL | str, **arguments: Any) -> Engine:
     )
 
 
-class Dialect:
+class Dialect(abc.ABC):
     """One kind of database. The methods with a body are those that one of the databases needs."""
 
     shown: str
@@ -123,25 +124,29 @@ class Dialect:
         """
         return None
 
+    @abc.abstractmethod
     def conflicts(self, error: DBAPIError) -> bool:
         """Return whether the same transaction may succeed when it is repeated."""
-        raise NotImplementedError
+        ...
 
     def is_away(self, error: DBAPIError) -> bool:
         """Return whether the server could not be reached, or was too slow."""
         return False
 
+    @abc.abstractmethod
     def cause(self, error: DBAPIError) -> str:
         """Return the database's message, in one line and without the values of the statement."""
-        raise NotImplementedError
+        ...
 
+    @abc.abstractmethod
     def kind(self, error: DBAPIError) -> type[StoreError]:
         """Return our error class, with its own remedy, for an error of a reachable database."""
-        raise NotImplementedError
+        ...
 
+    @abc.abstractmethod
     def interrupt(self, driver: Any) -> None:
         """Interrupt the statement that runs on a connection of the driver, in another thread."""
-        raise NotImplementedError
+        ...
 
     def close(self) -> None:
         """Close all connections."""

@@ -11,7 +11,6 @@ from dfmeta.admin import page as status_http
 from dfmeta.admin import server as admin_server
 from dfmeta.admin import status
 from dfmeta.apps import driver, floods, reconciler
-from dfmeta.apps.plans import BR_INT_PLAN
 from dfmeta.attach.drivers import local
 from dfmeta.cli.store_target import TOKEN
 from dfmeta.cli.token_command import token
@@ -242,7 +241,7 @@ def _pipeline() -> Iterable[str]:
     yield f"``table_base`` ({LAYOUT.table_base})"
     yield {5: "the four numbers after it"}[pipeline.TABLES_TAKEN]
     yield f"id {pipeline.CONTROLLER_ID} ({pipeline.CONTROLLER_ID:#x})"
-    fixed = [one.name for one in sorted(BR_INT_PLAN.needed)]
+    fixed = [one.name for one in sorted(pipeline.BR_INT.needed)]
     yield f"except {', '.join(fixed[:-1])} and {fixed[-1]}"
     yield f"in bundles of {reconciler.BATCH}"
     yield f"every {driver.FULL_CHECK_INTERVAL:g} seconds"

@@ -13,7 +13,6 @@ from dfmeta.flows import desired, meta_bridge
 from dfmeta.flows.desired import Guest
 from dfmeta.flows.entry import Entry
 from dfmeta.flows.flow import Flow, Value
-from dfmeta.flows.meta_bridge import NEEDED
 from dfmeta.flows.pipeline import BR_META, Layout, Purpose, cookie_of
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import Wire
@@ -105,7 +104,7 @@ def test_every_drop_of_guests_and_answers_is_needed_and_has_a_reason() -> None:
         if not one.actions and one.goto is None
     }
     drops -= {Purpose.META_NEIGHBOURS_DROP}
-    assert drops < NEEDED
+    assert drops < BR_META.needed
     assert drops == {one for one in BY_FLOW if one in BR_META.purposes}
 
 
