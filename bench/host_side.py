@@ -96,7 +96,7 @@ def measure(kind: str, count: int) -> dict[str, float]:
 
 def look() -> dict[str, float]:
     """Measure the check of the host side in the current namespace."""
-    from dfmeta.runtime.patching import patch
+    from dfmeta.runtime import patch
 
     patch()
     import eventlet

@@ -23,7 +23,7 @@ from dfmeta.errors import StartError
 from dfmeta.http.limits import SEND_BUFFER
 from dfmeta.http.sockets import keep_room
 from dfmeta.runtime import threads
-from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Health
 
 Listing = Callable[[], Any]
 Page = Callable[[webob.Request], webob.Response]

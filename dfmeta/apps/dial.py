@@ -15,8 +15,8 @@ from os_ken.exception import OFPUnknownVersion
 
 from dfmeta.errors import StartError
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.runtime.threads import green_socket
+from dfmeta.runtime.throttle import Seldom
 
 LOG = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
 from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.throttle import Seldom
 
 LOG = logging.getLogger(__name__)
 

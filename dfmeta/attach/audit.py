@@ -14,7 +14,7 @@ from typing import Final
 from dfmeta.attach.model import Attachment
 from dfmeta.model import Port
 from dfmeta.runtime import clock
-from dfmeta.runtime.log_throttle import Seldom, counted
+from dfmeta.runtime.throttle import Seldom, counted
 
 LOG = logging.getLogger(__name__)
 

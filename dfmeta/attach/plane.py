@@ -28,7 +28,7 @@ from dfmeta.attach.model import Attachment, Driver, Parent, Settings, State
 from dfmeta.attach.rows import to_attachment
 from dfmeta.errors import AttachDriverError, AttachError
 from dfmeta.runtime import clock
-from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.throttle import Seldom
 from dfmeta.store.db.attachments import Attachments
 
 LOG = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from dfmeta.attach.plane import Plane
 from dfmeta.attach.rows import to_attachment, to_parent
 from dfmeta.errors import AttachError
 from dfmeta.runtime import clock
-from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.throttle import Seldom
 from dfmeta.store.db.attachments import Attachments, Row
 
 LOG = logging.getLogger(__name__)

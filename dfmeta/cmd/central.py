@@ -39,7 +39,7 @@ from dfmeta.proxy.guest_server import guest_server
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Health
 from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import parse_network
 from dfmeta.store.db.repository import Repository
@@ -190,7 +190,6 @@ class Central:
         ending = [threads.spawn(one.stop, grace) for one in servers]
         for one in ending:
             one.wait()
-        hub.abandon_threads()
 
     def _reload(self) -> None:
         try:

@@ -168,7 +168,6 @@ class Daemon:
             self.parts.engine.stop(max(0.0, GRACE - since))
         self.parts.save(now=True)
         self.parts.watcher.stop()
-        hub.abandon_threads()
 
     # Changes
 

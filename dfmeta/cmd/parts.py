@@ -29,8 +29,7 @@ from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.proxy.engines.engine import Engine
 from dfmeta.runtime import clock
-from dfmeta.runtime.health import Health
-from dfmeta.runtime.hub import Bell
+from dfmeta.runtime.hub import Bell, Health
 from dfmeta.wiring import identity, layout
 
 LOG = logging.getLogger("dfmeta.agent")

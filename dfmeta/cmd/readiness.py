@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Health
 
 LOG = logging.getLogger(__name__)
 

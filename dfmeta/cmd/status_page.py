@@ -24,8 +24,7 @@ from dfmeta.model import Caller, Endpoint, Peer
 from dfmeta.proxy import remedies
 from dfmeta.proxy.recent import RECENT, Failure, Recent
 from dfmeta.runtime import clock
-from dfmeta.runtime.health import Health
-from dfmeta.runtime.hub import Turns
+from dfmeta.runtime.hub import Health, Turns
 from dfmeta.runtime.threads import Semaphore, call_in_thread
 from dfmeta.sources.records import names_in
 

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from dfmeta.runtime.patching import patch
+from dfmeta.runtime import patch
 
 
 def main(argv: Sequence[str] | None = None) -> int:

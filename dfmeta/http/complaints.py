@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from dfmeta.model import Caller, Endpoint
 from dfmeta.runtime import clock
-from dfmeta.runtime.log_throttle import Seldom, counted
+from dfmeta.runtime.throttle import Seldom, counted
 
 ALL_GUESTS: Final = Endpoint(0)
 """Stands for all guests together."""

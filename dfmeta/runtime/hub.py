@@ -1,6 +1,7 @@
 """The hub, which runs all greenthreads in one thread: measurement of its delays, and sharing of it.
 
-:data:`VITAL` has the threads that are essential for the process.
+:data:`VITAL` has the threads that are essential for the process, :class:`Health` the parts that do
+not work yet.
 
 A loop over all ports yields to the hub every few milliseconds. Other greenthreads may change data
 meanwhile, so no result of a lookup may be used after a yield.
@@ -8,7 +9,6 @@ meanwhile, so no result of a lookup may be used after a yield.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import gc
@@ -26,7 +26,6 @@ from dfmeta.runtime.threads import (
     GreenletExit,
     Semaphore,
     call_in_thread,
-    end_pool,
     get_hub,
     original,
     wait_for_io,
@@ -242,15 +241,6 @@ def resume_collection() -> None:
     gc.enable()
 
 
-def abandon_threads() -> None:
-    """Let the process end without waiting for calls that still run in :class:`Threads`.
-
-    Otherwise a call that a server delays would delay the end of the process. All work that a client
-    has got an answer for is complete.
-    """
-    atexit.unregister(end_pool)
-
-
 class ThreadEndedError(RuntimeError):
     """An essential thread has ended, which is always an error in dfmeta.
 
@@ -347,6 +337,21 @@ class Vital:
 
 VITAL = Vital()
 """The essential threads of this process."""
+
+
+class Health:
+    """Collects the parts that must work before guests are served."""
+
+    def __init__(self) -> None:
+        self._probes: dict[str, Callable[[], bool]] = {}
+
+    def watch(self, name: str, probe: Callable[[], bool]) -> None:
+        """Report *name* as missing while *probe* returns False."""
+        self._probes[name] = probe
+
+    def missing(self) -> list[str]:
+        """Return the names of the parts that do not work at the moment."""
+        return [name for name, probe in self._probes.items() if not probe()]
 
 
 class Threads:

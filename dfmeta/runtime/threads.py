@@ -57,4 +57,4 @@ get_hub = hubs.get_hub
 call_in_thread = tpool.execute
 """Call a function in an OS thread of a pool, wait for it, and return its result."""
 end_pool = tpool.killall
-"""End the pool of OS threads; at the end of the process it waits for their calls."""
+"""End the pool of OS threads, after their calls."""

@@ -19,8 +19,8 @@ from typing import Final
 from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.runtime.threads import Event, call_in_thread
+from dfmeta.runtime.throttle import Seldom
 from dfmeta.sources.domain import Domain, match
 from dfmeta.sources.folders import Folders, Scan
 from dfmeta.sources.merge import FIELDS, Ownership, Question

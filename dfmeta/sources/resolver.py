@@ -24,9 +24,8 @@ from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortId, PortKind
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.backoff import Backoff
-from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.runtime.threads import Semaphore
+from dfmeta.runtime.throttle import Backoff, Seldom
 from dfmeta.sources.merge import (
     INSTANCE,
     NEEDED,

@@ -1,7 +1,7 @@
 """Asks Neutron in rounds for what OVSDB does not say of ports.
 
 A round asks for all that is due, and returns when the next one is; the bell begins it earlier.
-While Neutron does not answer, the pauses grow (:mod:`dfmeta.runtime.backoff`), and the known
+While Neutron does not answer, the pauses grow (:mod:`dfmeta.runtime.throttle`), and the known
 answers stay. Everything runs on the hub.
 """
 
@@ -15,8 +15,7 @@ from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.neutron.client import Row
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.backoff import Backoff
-from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.throttle import Backoff, Seldom
 from dfmeta.sources.neutron import NeutronSource
 
 LOG = logging.getLogger(__name__)

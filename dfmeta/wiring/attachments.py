@@ -34,8 +34,8 @@ from dfmeta.proxy.attachments import Local
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import AttachmentTokens
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.log_throttle import Seldom
 from dfmeta.runtime.threads import call_in_thread
+from dfmeta.runtime.throttle import Seldom
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from dfmeta.wiring import neutron_client

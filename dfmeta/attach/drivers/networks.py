@@ -21,7 +21,7 @@ from dfmeta.errors import AttachDriverError, ConfigError, DfmetaError, SourceErr
 from dfmeta.neutron.client import Row
 from dfmeta.neutron.trunks import NeutronTrunks, attachment_of
 from dfmeta.runtime import clock
-from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.throttle import Seldom
 
 LOG = logging.getLogger(__name__)
 

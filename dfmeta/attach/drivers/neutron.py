@@ -37,7 +37,7 @@ from dfmeta.neutron.trunks import (
     parent_of,
 )
 from dfmeta.runtime import clock
-from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.throttle import Seldom
 
 LOG = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Final
 import webob
 
 from dfmeta.runtime import clock
-from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.throttle import Seldom
 from dfmeta.store.api.routes import Route
 
 LOG = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from dfmeta.errors import StoreAwayError, StoreError, StoreFullError
 from dfmeta.runtime import clock
-from dfmeta.runtime.backoff import Backoff
+from dfmeta.runtime.throttle import Backoff
 from dfmeta.store.db.dialect import Dialect, of_system, parse_url, wrong_url
 from dfmeta.store.db.migrations import current_revision, ensure_schema
 

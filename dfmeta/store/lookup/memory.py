@@ -10,8 +10,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from dfmeta.errors import LookupAnswerError, LookupAwayError
 from dfmeta.http.client import Clock
-from dfmeta.runtime.backoff import Backoff
-from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.throttle import Backoff, Seldom
 from dfmeta.store.db.record import Kind
 
 LOG = logging.getLogger(__name__)

@@ -47,7 +47,7 @@ from dfmeta.ovsdb.meta_rows import mark_of
 from dfmeta.ovsdb.meta_writer import SKIP_CLEANUP
 from dfmeta.proxy import access, recent, tokens
 from dfmeta.proxy.engines.workers import workers
-from dfmeta.runtime import log_throttle, saved_state
+from dfmeta.runtime import saved_state, throttle
 from dfmeta.store import strictjson
 from dfmeta.store.api import audit, representations, requests, routes
 from dfmeta.store.auth import caller, keys, oidc, scopes
@@ -280,7 +280,7 @@ def _proxy() -> Iterable[str]:
     yield {0.75: "fewer than three quarters of ``connections``"}[CROWDED]
     yield f"{connection.LINGER:g} second"
     yield f"{connection.LINGER_MAX} bytes"
-    yield {60.0: "once a minute"}[log_throttle.QUIET]
+    yield {60.0: "once a minute"}[throttle.QUIET]
     yield f"({access.PATH_SHOWN} characters at most)"
     yield {1.0: "once a second"}[workers.BEAT]
     yield f"not answered for {workers.SILENT * workers.BEAT:g} s"

@@ -13,7 +13,7 @@ from dfmeta.admin.listener import AdminApplication
 from dfmeta.admin.listings import REUSED, Reused
 from dfmeta.errors import StartError
 from dfmeta.runtime import clock
-from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Health
 from tests.harness.tier import CLOCK
 
 ROWS = [{"port": "tap1", "ofport": 13}]

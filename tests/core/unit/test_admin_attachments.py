@@ -10,7 +10,7 @@ from dfmeta.admin.attachments import AttachmentsApi
 from dfmeta.admin.listener import AdminApplication
 from dfmeta.admin.server import ENDS, SAME_HOST
 from dfmeta.errors import AttachDriverError
-from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Health
 
 ONE = "11111111-2222-3333-4444-555555555555"
 OTHER = ONE.replace("1", "9")

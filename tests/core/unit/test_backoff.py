@@ -1,6 +1,6 @@
 """A thing that failed should rest for its time, and be tried again afterwards."""
 
-from dfmeta.runtime.backoff import Backoff
+from dfmeta.runtime.throttle import Backoff
 
 
 def test_it_rests_after_a_failure_until_the_end_of_the_rest() -> None:

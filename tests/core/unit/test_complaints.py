@@ -7,7 +7,7 @@ import pytest
 from dfmeta.http import complaints
 from dfmeta.http.complaints import Complaints
 from dfmeta.model import Endpoint
-from dfmeta.runtime.log_throttle import QUIET
+from dfmeta.runtime.throttle import QUIET
 
 HERE, THERE = Endpoint(13), Endpoint(13, vid=7)
 AWAY = "%s: Nova is away: see nova_metadata_host"

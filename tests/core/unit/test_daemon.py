@@ -17,7 +17,7 @@ from dfmeta.cmd.stale_bridge import refuse_elsewhere
 from dfmeta.cmd.start import Start
 from dfmeta.errors import OvsdbError, StartError
 from dfmeta.ovsdb.meta_writer import TapElsewhereError
-from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Health
 from dfmeta.wiring.lock import BridgeLock
 from tests.core.unit.support import Load
 

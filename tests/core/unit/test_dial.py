@@ -15,7 +15,7 @@ from os_ken.base import app_manager  # noqa: F401
 from dfmeta.apps import dial as dial_module
 from dfmeta.apps.dial import Refusals, accept, dial, listen
 from dfmeta.errors import StartError
-from dfmeta.runtime.log_throttle import QUIET
+from dfmeta.runtime.throttle import QUIET
 from tests.core.unit.support import until
 
 

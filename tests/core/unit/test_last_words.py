@@ -12,7 +12,7 @@ from dfmeta.cli import ctl
 from dfmeta.cmd import central, daemon
 from dfmeta.cmd.logs import NamingFormatter
 from dfmeta.errors import ConfigError, HostError, StoreError
-from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.throttle import Seldom
 from dfmeta.wiring import last_words
 
 Said = tuple[int, str]

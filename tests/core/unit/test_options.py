@@ -23,7 +23,7 @@ from dfmeta.conf.values import Differences
 from dfmeta.errors import ConfigError
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.rate import RateSettings, Window
-from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Health
 from dfmeta.store.auth.edit import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
 from dfmeta.wiring.api import StoreApi

@@ -10,7 +10,7 @@ from dfmeta.cli.progress import Work
 from dfmeta.cmd.missing_parts import reasons
 from dfmeta.cmd.readiness import BLIP, ReadinessLog
 from dfmeta.cmd.startup_progress import BEGIN, EXTENSION, LINES, Waiting
-from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Health
 
 GROUP = SimpleNamespace(integration_bridge="br-lan", ovsdb_connection="unix:/db.sock")
 

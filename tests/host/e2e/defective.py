@@ -11,12 +11,12 @@ import os
 import sys
 from typing import Any
 
-from dfmeta.runtime import patching
+from dfmeta import runtime
 
 
 def main(trigger: str, module: str, attribute: str, *options: str) -> int:
     """Run the daemon, and return its exit status."""
-    patch = patching.patch
+    patch = runtime.patch
 
     def patch_and_break() -> None:
         patch()
@@ -26,7 +26,7 @@ def main(trigger: str, module: str, attribute: str, *options: str) -> int:
             owner = getattr(owner, one)
         setattr(owner, name, _defective(getattr(owner, name), trigger))
 
-    patching.patch = patch_and_break
+    runtime.patch = patch_and_break
     agent = importlib.import_module("dfmeta.cmd.agent")
     return int(agent.main(options))
 

@@ -11,7 +11,7 @@ import pytest
 from eventlet.patcher import original
 
 from dfmeta.runtime import names
-from dfmeta.runtime.names import STALE, THREADS, Names
+from dfmeta.runtime.names import STALE, Names
 from tests.core.unit.support import until
 
 threading = original("threading")
@@ -50,7 +50,6 @@ class Library:
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
-    monkeypatch.setattr(names, "AGAIN", 0.01)
     monkeypatch.setattr(names, "LIMIT", LONG)
     made = Library()
     made.answers["nova"] = ["192.0.2.1"]
@@ -76,42 +75,6 @@ def test_an_answer_is_kept_for_a_burst_and_then_asked_for_anew(library: Library)
     library.now += names.KEEP
     assert library.names("nova") == ["192.0.2.2"]
     assert library.asked == ["nova"] * 2
-
-
-def test_a_look_up_that_hangs_is_overtaken_by_a_later_one(library: Library) -> None:
-    """The nameservers that it asks may not be the host's any more."""
-    library.silent = True
-    asking = eventlet.spawn(library.names, "nova")
-    until(lambda: library.gates, "the look-up")
-    library.silent = False
-    library.now += names.AGAIN
-    assert asking.wait() == ["192.0.2.1"]
-    # What the old nameservers say after all is old.
-    library.answers["nova"] = ["192.0.2.9"]
-    library.let_go()
-    until(lambda: not question(library)._threads, "the first look-up to end")
-    assert library.names("nova") == ["192.0.2.1"]
-
-
-def question(library: Library) -> Any:
-    return library.names._questions[("nova",)]
-
-
-def test_a_name_has_no_more_threads_than_it_may(library: Library) -> None:
-    library.silent = True
-    asking = [eventlet.spawn(library.names, "nova") for _ in range(3)]
-
-    def many() -> bool:
-        library.now += names.AGAIN
-        return len(library.asked) >= THREADS
-
-    until(many, "the threads")
-    library.now += names.AGAIN
-    with pytest.raises(socket.gaierror):
-        library.names("nova", seconds=0)
-    assert len(library.asked) == THREADS
-    library.let_go()
-    assert [one.wait() for one in asking] == [["192.0.2.1"]] * 3
 
 
 def test_look_up_ends_at_the_limit(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +125,7 @@ def test_an_address_needs_no_thread(host: str | None, monkeypatch: pytest.Monkey
 
 PROGRAM = """
 import gc, sys, time
-from dfmeta.runtime.patching import patch
+from dfmeta.runtime import patch
 patch()
 assert not gc.isenabled()
 import eventlet, socket

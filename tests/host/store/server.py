@@ -95,14 +95,14 @@ class Connection(Closing):
 def main() -> None:
     """Serve until killed: ``server.py URL open|secured``, with the listener as standard input."""
     _program, url, how = sys.argv
-    from dfmeta.runtime.patching import patch
+    from dfmeta.runtime import patch
 
     patch()
     import eventlet
     from eventlet.green import socket as green_socket
 
     from dfmeta.admin import listener as admin
-    from dfmeta.runtime.health import Health
+    from dfmeta.runtime.hub import Health
     from dfmeta.wiring.database import repository
     from tests.core.unit.store.api.support import Tokens, make_api
 

@@ -18,7 +18,7 @@ ONE = "00000000-0000-4000-8000-000000000001"
 
 HANGING = """
 import sys
-from dfmeta.runtime.patching import patch
+from dfmeta.runtime import patch
 patch()
 import eventlet
 from dfmeta.wiring.database import fault, repository

@@ -36,8 +36,8 @@ from dfmeta.proxy.backends.nova.failures import explain_upstream, reach
 from dfmeta.proxy.backends.nova.request import PRINTABLE, NovaSettings, nova_context, signed
 from dfmeta.proxy.recent import is_of_every_instance
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.backoff import Backoff
 from dfmeta.runtime.threads import green_ssl as ssl
+from dfmeta.runtime.throttle import Backoff
 
 LOG = logging.getLogger(__name__)
 

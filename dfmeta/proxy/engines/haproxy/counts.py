@@ -34,7 +34,7 @@ from dfmeta.proxy.engines.haproxy.entries import claim_token, read_port_token, r
 from dfmeta.proxy.engines.haproxy.runtime import Rows, Runtime
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT, is_of_every_instance
 from dfmeta.runtime import clock
-from dfmeta.runtime.log_throttle import Seldom
+from dfmeta.runtime.throttle import Seldom
 
 LOG = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan
 from dfmeta.proxy.engines.haproxy.program import Program
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
 from dfmeta.runtime import threads
-from dfmeta.runtime.log_throttle import Seldom, counted
 from dfmeta.runtime.threads import wait_for_io
+from dfmeta.runtime.throttle import Seldom, counted
 
 LOG = logging.getLogger(__name__)
 

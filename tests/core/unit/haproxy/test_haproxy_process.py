@@ -22,7 +22,7 @@ from dfmeta.proxy.engines.haproxy.plan import Plan
 from dfmeta.proxy.engines.haproxy.process import Process, Secrets
 from dfmeta.proxy.engines.haproxy.program import Program
 from dfmeta.runtime import clock
-from dfmeta.runtime.log_throttle import QUIET
+from dfmeta.runtime.throttle import QUIET
 from tests.core.unit.haproxy.support import FOUR, GIVEN, OTHER, PLANS, SIX
 from tests.harness.tier import CLOCK
 

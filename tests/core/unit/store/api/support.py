@@ -13,7 +13,7 @@ from webob.dec import wsgify
 
 from dfmeta.admin.listener import AdminApplication, serve
 from dfmeta.errors import Forbidden, Unauthorized
-from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Health
 from dfmeta.store.api.admin import AdminApi
 from dfmeta.store.auth import caller as auth
 from dfmeta.store.db.repository import Repository

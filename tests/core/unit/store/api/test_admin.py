@@ -19,7 +19,7 @@ from dfmeta.errors import (
     StoreError,
     StoreFullError,
 )
-from dfmeta.runtime.log_throttle import QUIET
+from dfmeta.runtime.throttle import QUIET
 from dfmeta.store.api import audit, openapi
 from dfmeta.store.api.admin import LARGE, AdminApi
 from dfmeta.store.api.routes import ROUTES, Action, Route

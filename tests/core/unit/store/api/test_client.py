@@ -14,7 +14,7 @@ from webob.dec import wsgify
 
 from dfmeta.admin.listener import AdminApplication
 from dfmeta.errors import UpstreamAnswerError, UpstreamAwayError, UpstreamLostError
-from dfmeta.runtime.health import Health
+from dfmeta.runtime.hub import Health
 from dfmeta.store.api import listing
 from dfmeta.store.api.client import StoreClient, _reach
 from dfmeta.store.auth.caller import Authorizer

@@ -10,7 +10,7 @@ import pytest
 from dfmeta import metrics
 from dfmeta.errors import LookupAnswerError, LookupAwayError, StoreError
 from dfmeta.http.responses import HttpResponse
-from dfmeta.runtime.log_throttle import QUIET
+from dfmeta.runtime.throttle import QUIET
 from dfmeta.store.db.record import Kind, Record
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.record_parts import METADATA_ALONE, USERDATA_ALONE
