@@ -14,7 +14,7 @@ from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.http.responses import HttpResponse
 from dfmeta.runtime import clock
 from dfmeta.store import strictjson
-from dfmeta.wiring.lock import lock_name
+from dfmeta.wiring.process import lock_name
 
 TIMEOUT = 10.0
 

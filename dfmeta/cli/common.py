@@ -13,7 +13,7 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta.cli import terminal
 from dfmeta.cli.terminal import Styles
-from dfmeta.wiring.last_words import PROG
+from dfmeta.wiring.process import PROG
 
 TABLE: Final = "table"
 JSON: Final = "json"

@@ -21,8 +21,8 @@ from dfmeta.errors import (
     TagRuleError,
     UsageError,
 )
-from dfmeta.wiring import last_words
-from dfmeta.wiring.last_words import PROG
+from dfmeta.wiring import process
+from dfmeta.wiring.process import PROG
 
 
 class Place(NamedTuple):
@@ -139,7 +139,7 @@ class LazyGroup(Group):
         try:
             return super().invoke(ctx)
         except DfmetaError as error:
-            last_words.say(PROG, error)
+            process.print_error(PROG, error)
             ctx.exit(exit_status(error))
 
 
@@ -165,7 +165,7 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    last_words.escape_what_cannot_be_encoded()
+    process.escape_unencodable()
     sys.exit(_status())
 
 
@@ -181,15 +181,15 @@ def _status() -> int:
             root = click.Context(cli, info_name=PROG)
             error.ctx, _left = command_meant(sys.argv[1:], root)
         click.echo(error.ctx.get_usage(), err=True)
-        last_words.say(PROG, usage_error(error))
+        process.print_error(PROG, usage_error(error))
         return WRONG_INPUT
     except click.ClickException as error:
-        last_words.say(PROG, UsageError(cause=error.format_message()))
+        process.print_error(PROG, UsageError(cause=error.format_message()))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return last_words.INTERRUPTED
+        return process.INTERRUPTED
     except Exception as error:  # report every error on one line
-        last_words.say_unexpected(PROG, error)
+        process.print_unexpected(PROG, error)
         return FAILED
 
 

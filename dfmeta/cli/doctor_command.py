@@ -31,8 +31,8 @@ from dfmeta.doctor import table
 from dfmeta.doctor.checks_daemon import OptionFacts
 from dfmeta.doctor.finding import CheckStatus, Finding, healthy, summary
 from dfmeta.doctor.probes import Inspection
-from dfmeta.wiring import inspection
-from dfmeta.wiring.host_settings import settings
+from dfmeta.wiring.host import make_host_settings
+from dfmeta.wiring.inspection import make_inspection_options
 
 COLUMNS: Final = {"status": "STATUS", "check": "CHECK", "text": "FOUND", "remedy": "REMEDY"}
 STYLES: Final = {
@@ -98,8 +98,8 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     """
     # The checks use the values in force in the daemon, not those that its files have now.
     in_force = take_over(conf)
-    options = inspection.options(conf, _compared(conf, in_force))
-    return table.examine(Inspection(settings(conf), options, agent_of(conf), root=root))
+    options = make_inspection_options(conf, _compared(conf, in_force))
+    return table.examine(Inspection(make_host_settings(conf), options, agent_of(conf), root=root))
 
 
 def _compared(conf: cfg.ConfigOpts, in_force: InForce) -> OptionFacts:

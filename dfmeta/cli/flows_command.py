@@ -32,7 +32,7 @@ from dfmeta.model import Endpoint
 from dfmeta.ovsdb.rows import Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.runtime import clock
-from dfmeta.wiring.host_settings import settings
+from dfmeta.wiring.host import make_host_settings
 
 COLUMNS: Final = {
     "table": "TABLE",
@@ -107,7 +107,7 @@ def flows(
         raise click.UsageError("--raw shows the flows of all ports: leave out --raw or --port")
     conf = load_config(config_files)
     say(take_over(conf))
-    wanted = settings(conf)
+    wanted = make_host_settings(conf)
     if raw:
         for path, _layout in wanted.sides.values():
             click.echo(_raw(path), nl=False)
@@ -155,7 +155,7 @@ def _asked(
     """
     matching = find(conf, ports, text)
     if not matching:
-        wanted = settings(conf)
+        wanted = make_host_settings(conf)
         why = find_port.no_port(snapshot, text, wanted=wanted, running=True)
         raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")
     return matching

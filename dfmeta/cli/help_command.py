@@ -8,7 +8,7 @@ from importlib import metadata
 import click
 
 from dfmeta.cli.common import CONFIG_FILE, ending
-from dfmeta.wiring.last_words import PROG
+from dfmeta.wiring.process import PROG
 
 
 @click.command(

@@ -29,7 +29,7 @@ from dfmeta.host.listeners import listener_at, listeners_of
 from dfmeta.host.process import read_process
 from dfmeta.host.sock_diag import TcpListener
 from dfmeta.store import strictjson
-from dfmeta.wiring.lock import lock_name
+from dfmeta.wiring.process import lock_name
 
 TIMEOUT = 3.0
 """Seconds for the daemon's answer."""

@@ -13,7 +13,7 @@ from dfmeta.doctor.facts import KnownPort
 from dfmeta.errors import UsageError
 from dfmeta.model import PortKind
 from dfmeta.ovsdb.rows import Interface, Snapshot
-from dfmeta.wiring.host_settings import settings
+from dfmeta.wiring.host import make_host_settings
 
 
 def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
@@ -26,7 +26,7 @@ def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
     # The IDL takes as long to import as all else of `dfmeta ports`, which does not need it.
     from dfmeta.ovsdb.snapshot import read_snapshot
 
-    wanted = settings(conf)
+    wanted = make_host_settings(conf)
     snapshot = read_snapshot(wanted.ovsdb)
     ports = find_port.ovsdb_ports(snapshot, wanted.bridge)
     matching = find(conf, ports, text)

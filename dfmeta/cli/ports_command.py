@@ -22,11 +22,11 @@ from dfmeta.cli.common import (
 )
 from dfmeta.cli.in_force import ask_running
 from dfmeta.cli.port_argument import find
+from dfmeta.conf.metadata import keys_of
 from dfmeta.doctor.agent import known
 from dfmeta.doctor.finding import span, time_of_day
 from dfmeta.errors import NotRunningError, UsageError
 from dfmeta.model import PortKind, PortState
-from dfmeta.wiring.layout import keys_of
 
 COLUMNS: Final = {
     "port": "PORT",

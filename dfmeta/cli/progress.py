@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, TextIO, TypeVar
 
 from dfmeta.errors import printable
-from dfmeta.wiring.last_words import PROG
+from dfmeta.wiring.process import PROG
 
 BEGIN: Final = 1.0
 """Seconds before the first line."""

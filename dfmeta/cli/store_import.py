@@ -34,7 +34,7 @@ from dfmeta.store.api.requests import parse_id
 from dfmeta.store.api.seeds import FILES, METADATA, USERDATA, Seed, parse_line, parse_seed
 from dfmeta.store.db.record import Push, Whole
 from dfmeta.store.guest.keys import unusable
-from dfmeta.wiring.last_words import PROG
+from dfmeta.wiring.process import PROG
 
 LINE_MAX: Final = 2 * USERDATA_MAX
 """Bytes: user-data in base64, and a document."""

@@ -28,7 +28,7 @@ from dfmeta.store.api import checks
 from dfmeta.store.api.client import StoreClient
 from dfmeta.store.db.record import KEEP, PutResult, Record, Whole, merge_patch, parse_document
 from dfmeta.store.guest import defaults
-from dfmeta.wiring.last_words import PROG
+from dfmeta.wiring.process import PROG
 
 WORDS: Final = {
     "project_id": "project",

@@ -46,7 +46,7 @@ from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
 from dfmeta.ovsdb.rows import RESTORE_WAIT, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
-from dfmeta.wiring.host_settings import settings
+from dfmeta.wiring.host import make_host_settings
 
 LEADS: Final = (
     "The path leads to the proxy and back. The flows were traced on the switch, and the host "
@@ -168,7 +168,7 @@ def look(conf: cfg.ConfigOpts) -> Scene:
 
     :raises OvsdbError: when OVSDB does not answer.
     """
-    wanted = settings(conf)
+    wanted = make_host_settings(conf)
     snapshot, bits, unseen = read_snapshot(wanted.ovsdb), dict[int, PortBits](), ""
     away = AWAY
     meta_bits: dict[int, PortBits] = {}

@@ -21,7 +21,7 @@ from dfmeta.host.listeners import client_user
 from dfmeta.runtime import hub
 
 if TYPE_CHECKING:
-    from dfmeta.wiring.api import StoreApi
+    from dfmeta.wiring.store import StoreApi
 
 PROG: Final = "dfmeta-agent"
 
@@ -86,9 +86,9 @@ class AgentAdmin:
         :raises StoreError: when it cannot be opened.
         """
         if self._api is not None:
-            from dfmeta.wiring.database import repository
+            from dfmeta.wiring.store import open_repository
 
-            self._api.open(repository(self._parts.conf.store.connection))
+            self._api.open(open_repository(self._parts.conf.store.connection))
 
     def prepare(self, conf: cfg.ConfigOpts) -> Callable[[], None]:
         """Prepare for another configuration; the returned function applies it.
@@ -154,9 +154,9 @@ class AgentAdmin:
         conf = self._parts.conf
         if self._parts.proxy is None or conf.df_metadata.backend != "store":
             return ""
-        from dfmeta.wiring.database import fault
+        from dfmeta.wiring.store import store_fault
 
-        return fault(conf.store.connection)
+        return store_fault(conf.store.connection)
 
     def disk_fault(self) -> str:
         """Return what the disk of state_path has no room for; empty if nothing waits for room."""
@@ -170,6 +170,6 @@ class AgentAdmin:
 
 def _store_api(conf: cfg.ConfigOpts) -> StoreApi:
     # Importing SQLAlchemy takes a third of a second; with backend = nova it is not needed.
-    from dfmeta.wiring.api import StoreApi
+    from dfmeta.wiring.store import StoreApi
 
     return StoreApi(conf)

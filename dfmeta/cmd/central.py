@@ -44,9 +44,9 @@ from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.networks import parse_network
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import dialects
-from dfmeta.wiring import backends, database, last_words
-from dfmeta.wiring.api import StoreApi
-from dfmeta.wiring.limits import limits, rates
+from dfmeta.wiring import process
+from dfmeta.wiring.backends import make_answer_settings, make_app_settings, make_limits, make_rates
+from dfmeta.wiring.store import StoreApi, open_puller, open_repository, store_fault
 
 LOG = logging.getLogger("dfmeta.store")
 
@@ -65,10 +65,10 @@ def run(argv: Sequence[str]) -> int:
         warn(unknown_options(conf))
         return Central(conf, argv).run()
     except DfmetaError as error:
-        last_words.say(PROG, error)
+        process.print_error(PROG, error)
         return 2
     except Exception as error:  # any error is reported in one line
-        last_words.say_unexpected(PROG, error, always=True)
+        process.print_unexpected(PROG, error, always=True)
         return 1
 
 
@@ -156,7 +156,7 @@ class Central:
             keep_room(sock)
         elif listen:
             sock = _listen(listen)
-        repository = database.repository(self.conf.store.connection)
+        repository = open_repository(self.conf.store.connection)
         self._api.open(repository)
         if sock is not None:
             self._guests = Guests(sock, self.conf, repository)
@@ -174,7 +174,7 @@ class Central:
     def _store_fault(self) -> str:
         if self._repository is None:
             return "it is not open yet"
-        return database.fault(self.conf.store.connection)
+        return store_fault(self.conf.store.connection)
 
     def _disk_fault(self) -> str:
         return self._guests.key.fault if self._guests is not None else ""
@@ -217,13 +217,13 @@ class Guests:
     def __init__(self, sock: Any, conf: cfg.ConfigOpts, repository: Repository) -> None:
         self._repository = repository
         self._addresses = Addresses(_find(conf, repository), _trusted(conf))
-        self._rates = RateLimiter(rates(conf))
+        self._rates = RateLimiter(make_rates(conf))
         self.key = TokenKey(Path(conf.df_metadata.state_path))
         tokens = Tokens(self.key.usable)
         self.key.follow(lambda: setattr(tokens, "key", self.key.usable))
         self._application = Application(
             self._addresses,
-            AddressStore(repository, backends.answers(conf)),
+            AddressStore(repository, make_answer_settings(conf)),
             _settings(conf),
             tokens=tokens,
             rates=self._rates,
@@ -236,7 +236,7 @@ class Guests:
             [sock],
             self._addresses,
             answering.answer,
-            limits=limits(conf),
+            limits=make_limits(conf),
             hold_timeout=conf.df_metadata.hold_timeout,
         )
         self._server.start()
@@ -245,11 +245,11 @@ class Guests:
         """Apply the options of another configuration that can change without a restart."""
         self._addresses.find = _find(conf, self._repository)
         self._addresses.trusted = _trusted(conf)
-        answering = AddressStore(self._repository, backends.answers(conf))
+        answering = AddressStore(self._repository, make_answer_settings(conf))
         self._application.replace(answering, _settings(conf))
-        self._rates.settings = rates(conf)
+        self._rates.settings = make_rates(conf)
         service = self._server.service
-        service.hold_timeout, service.limits = conf.df_metadata.hold_timeout, limits(conf)
+        service.hold_timeout, service.limits = conf.df_metadata.hold_timeout, make_limits(conf)
 
     def stop(self, grace: float) -> None:
         """Stop accepting, answer running requests, and close the rest after *grace* seconds."""
@@ -270,11 +270,11 @@ def _load(argv: Sequence[str]) -> cfg.ConfigOpts:
 
 def _settings(conf: cfg.ConfigOpts) -> Settings:
     # A guest here either has a record or is unknown; there is no port whose project may be missing.
-    return replace(backends.settings(conf), needs_project=False)
+    return replace(make_app_settings(conf), needs_project=False)
 
 
 def _find(conf: cfg.ConfigOpts, repository: Repository) -> Find:
-    upstream, answers = database.puller(conf), backends.answers(conf)
+    upstream, answers = open_puller(conf), make_answer_settings(conf)
     if upstream is None:
         return lambda address, _path: repository.find(address)
     return lambda address, path: upstream.find(address, dialects.need(path, answers))

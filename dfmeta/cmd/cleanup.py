@@ -17,6 +17,8 @@ from dfmeta.apps.controller import Controller
 from dfmeta.cmd.activation import green
 from dfmeta.cmd.fd_store import keeper
 from dfmeta.cmd.startup_progress import LINES, Waiting
+from dfmeta.conf.agent import layout_of
+from dfmeta.conf.metadata import keys_of, meta_of
 from dfmeta.errors import StartError
 from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.host import device
@@ -27,7 +29,6 @@ from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.saved_state import State, StateFile
-from dfmeta.wiring.layout import keys_of, layout_of, meta_of
 
 LOG = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from dfmeta.errors import AlreadyRunningError, DfmetaError
 from dfmeta.model import Port
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.wiring import last_words
-from dfmeta.wiring.lock import BridgeLock
+from dfmeta.wiring import process
+from dfmeta.wiring.process import BridgeLock
 
 LOG = logging.getLogger("dfmeta.agent")
 
@@ -58,13 +58,13 @@ def run(argv: Sequence[str]) -> int:
         with lock:
             return cleanup(conf) if conf.cleanup else Daemon(conf, argv).run()
     except AlreadyRunningError as error:
-        last_words.say(PROG, error)
+        process.print_error(PROG, error)
         return 1 if conf.cleanup else 2
     except DfmetaError as error:
-        last_words.say(PROG, error)
+        process.print_error(PROG, error)
         return 2
     except Exception as error:
-        last_words.say_unexpected(PROG, error, always=True)
+        process.print_unexpected(PROG, error, always=True)
         return 1
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from dfmeta.cmd.activation import passed
 from dfmeta.cmd.listener_holder import HolderKeeper, Terms, close_all
 from dfmeta.runtime.threads import original
-from dfmeta.wiring.lock import bridge_id
+from dfmeta.wiring.process import bridge_id
 
 LOG = logging.getLogger(__name__)
 

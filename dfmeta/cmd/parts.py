@@ -21,6 +21,8 @@ from dfmeta.cmd.proxy import Proxy
 from dfmeta.cmd.saved_guests import Memory
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.cmd.watch import PortWatch
+from dfmeta.conf.agent import layout_of
+from dfmeta.conf.metadata import keys_of, meta_of
 from dfmeta.host.own_service import OwnService
 from dfmeta.identity.host_wide_allocator import allocator_of
 from dfmeta.identity.registry import Registry
@@ -30,7 +32,7 @@ from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.proxy.engines.engine import Engine
 from dfmeta.runtime import clock
 from dfmeta.runtime.hub import Bell, Health
-from dfmeta.wiring import identity, layout
+from dfmeta.wiring.identity import make_identities
 
 LOG = logging.getLogger("dfmeta.agent")
 
@@ -46,7 +48,7 @@ class Parts:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, deliver: Callable[[Update], None]) -> None:
-        group, meta = conf.df_metadata, layout.meta_of(conf)
+        group, meta = conf.df_metadata, meta_of(conf)
         self.take_conf(conf)
         self.memory = memory = Memory(Path(group.state_path))
         self.health = Health()
@@ -54,14 +56,14 @@ class Parts:
             group,
             memory.state,
             keeper(group, os.environ),
-            keys=layout.keys_of(conf),
+            keys=keys_of(conf),
             meta=meta,
             vlan=conf.METADATA.provider_vlan_id,
             made_anew=self._rebind,
         )
         addresses = self.tap.host.addresses
         # Not the object that the flows have: the owners of numbers belong to the registry.
-        keys, versions = layout.keys_of(conf), (4, 6) if group.ip6 else (4,)
+        keys, versions = keys_of(conf), (4, 6) if group.ip6 else (4,)
         self.registry = Registry(
             addresses,
             ask=lambda: self.watcher.ask(),
@@ -69,12 +71,12 @@ class Parts:
             keys=keys,
             allocator=allocator_of(keys, addresses, versions=versions),
         )
-        self.identities = identity.build(conf, self.registry.set_port, self.registry.remove_port)
+        self.identities = make_identities(conf, self.registry.set_port, self.registry.remove_port)
         self.registry.when_replaced(self.identities.resolver.renew)
         self.controller = Controller(
             self.registry,
             bridge=group.integration_bridge,
-            layout=layout.layout_of(group),
+            layout=layout_of(group),
             hold_timeout=group.hold_timeout,
             datapath_id=lambda: self.update.bridge.datapath_id if self.update.bridge else None,
             adopts=lambda endpoint: memory.adopts(endpoint, self.registry),

@@ -32,8 +32,14 @@ from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import hub
 from dfmeta.runtime.saved_state import Listeners
-from dfmeta.wiring import backends, haproxy
-from dfmeta.wiring.limits import limits, rates
+from dfmeta.wiring.backends import (
+    make_app_settings,
+    make_backend,
+    make_limits,
+    make_rates,
+    with_subports,
+)
+from dfmeta.wiring.haproxy import make_setup
 
 if TYPE_CHECKING:
     from dfmeta.attach.engine import Engine as AttachEngine
@@ -67,11 +73,11 @@ class Proxy:
         self.backend_name = backend.name
         local = self._attaching.local if self._attaching is not None else None
         complaints = Complaints(logging.getLogger("dfmeta.proxy"))
-        self._rates = RateLimiter(rates(conf))
+        self._rates = RateLimiter(make_rates(conf))
         self._application = Application(
             registry,
             backend,
-            backends.settings(conf),
+            make_app_settings(conf),
             tokens=self._tokens,
             rates=self._rates,
             complaints=complaints,
@@ -86,7 +92,7 @@ class Proxy:
         """The part of the configuration in force that haproxy's depends on; None: another engine.
         Made now, so that a wrong program ends the start before the host is changed."""
         if conf.df_metadata.engine == HAPROXY:
-            self._setup = haproxy.setup(conf, registry)
+            self._setup = make_setup(conf, registry)
         self.listeners: Listeners | None = None
         """The listening sockets; None before :meth:`serve`."""
 
@@ -139,7 +145,7 @@ class Proxy:
         return InProcess(server)
 
     def _make_haproxy(self, sockets: list[Any], terms: Terms) -> Haproxy:
-        setup = self._setup or haproxy.setup(self._conf, self._registry)
+        setup = self._setup or make_setup(self._conf, self._registry)
         # A disk may be full; the other place is in memory.
         entrance = handover.listen(self._conf.df_metadata.state_path, "/dev/shm")  # noqa: S108
         return Haproxy(
@@ -166,10 +172,10 @@ class Proxy:
         """
         backend = self._backend(conf)
         if self._haproxy is not None:
-            self._setup = haproxy.setup(conf, self._registry)
+            self._setup = make_setup(conf, self._registry)
         self._conf = conf
-        self._rates.settings = rates(conf)
-        self._application.replace(backend, backends.settings(conf))
+        self._rates.settings = make_rates(conf)
+        self._application.replace(backend, make_app_settings(conf))
         self._answers.backend = backend
         if self._attaching is not None:
             self._attaching.reload(conf)
@@ -190,9 +196,9 @@ class Proxy:
 
     def _backend(self, conf: cfg.ConfigOpts) -> Backend:
         containers = self._attaching.records.get if self._attaching is not None else None
-        return backends.completing(
+        return with_subports(
             conf,
-            backends.build(conf, containers),
+            make_backend(conf, containers),
             lambda identity, _deadline: self._subports(identity),
         )
 
@@ -200,7 +206,7 @@ class Proxy:
         return subports.of(self._registry, identity)
 
     def _terms(self) -> Terms:
-        return Terms(self._conf.df_metadata.hold_timeout, limits(self._conf))
+        return Terms(self._conf.df_metadata.hold_timeout, make_limits(self._conf))
 
     def _settings(self) -> dict[str, Any]:
         options = dfmeta.conf.freeze(self._conf)

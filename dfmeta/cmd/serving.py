@@ -14,6 +14,7 @@ from dfmeta.cmd import privileges
 from dfmeta.cmd.activation import green
 from dfmeta.cmd.logs import set_up_logging
 from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
+from dfmeta.conf.metadata import keys_of
 from dfmeta.http.server import HttpServer
 from dfmeta.http.sockets import FDS_MAX
 from dfmeta.identity.registry import Claim
@@ -35,9 +36,14 @@ from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import hub, threads
 from dfmeta.runtime.threads import original
-from dfmeta.wiring import backends
-from dfmeta.wiring.layout import keys_of
-from dfmeta.wiring.limits import limits, rates, share
+from dfmeta.wiring.backends import (
+    make_app_settings,
+    make_backend,
+    make_limits,
+    make_rates,
+    with_subports,
+    worker_share,
+)
 
 LOG = logging.getLogger("dfmeta.worker")
 
@@ -115,17 +121,15 @@ class Serving:
         conf = dfmeta.conf.thaw(message["options"])
         self._mirror.keys = keys_of(conf)
         set_up_logging(debug=conf.debug)
-        worker_limits = share(limits(conf), conf.df_metadata.proxy_workers)
+        worker_limits = worker_share(make_limits(conf), conf.df_metadata.proxy_workers)
         application = Application(
             self._mirror,
             RemoteStore(self._pipe, "store")
             if conf.df_metadata.backend == "store"
-            else backends.completing(
-                conf, backends.build(conf), RemoteSubports(self._pipe, "nova").of
-            ),
-            backends.settings(conf),
+            else with_subports(conf, make_backend(conf), RemoteSubports(self._pipe, "nova").of),
+            make_app_settings(conf),
             tokens=Tokens(bytes.fromhex(message["key"])),
-            rates=RemoteRates(rates(conf), self._pipe),
+            rates=RemoteRates(make_rates(conf), self._pipe),
             complaints=RemoteComplaints(self._pipe, LOG),
             echo=Echo(lambda: self._pipe.ask({"what": "echo"}, None) is not None),
             attachments=RemoteAttachments(self._pipe, quota=conf.attachments.quota)

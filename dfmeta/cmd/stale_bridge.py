@@ -9,7 +9,7 @@ from typing import Any
 from dfmeta.conf.metadata import META_IP, TAP
 from dfmeta.errors import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.ovsdb.meta_writer import TapElsewhereError
-from dfmeta.wiring.lock import BridgeLock
+from dfmeta.wiring.process import BridgeLock
 
 
 def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> None:

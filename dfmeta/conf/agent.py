@@ -11,7 +11,7 @@ from oslo_config import cfg, types
 from dfmeta.conf.accounts import check_user
 from dfmeta.conf.kinds import Several, Text, absolute_path, has_port, host_port
 from dfmeta.errors import ConfigError
-from dfmeta.flows.pipeline import METADATA_IP, TABLES_TAKEN
+from dfmeta.flows.pipeline import METADATA_IP, TABLES_TAKEN, Layout
 from dfmeta.identity.key import PREFIX6
 
 GROUP: Final = cfg.OptGroup(
@@ -375,6 +375,14 @@ OPTS: Final = [
         "0700 if it is missing; no other program may use it.",
     ),
 ]
+
+
+def layout_of(group: Any) -> Layout:
+    """Return the layout of the pipeline on the switch.
+
+    :param group: the options ``[df_metadata]``.
+    """
+    return Layout(group.table_base, group.classification_table, group.hook_priority)
 
 
 def check(group: Any) -> None:

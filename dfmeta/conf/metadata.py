@@ -13,6 +13,7 @@ from oslo_config import cfg
 
 from dfmeta.conf.kinds import Text
 from dfmeta.errors import ConfigError
+from dfmeta.identity.key import InPortKeys, Keys
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import MetaNames
 
@@ -93,24 +94,34 @@ OPTS: Final = [
 ]
 
 
-def keys(conf: cfg.ConfigOpts) -> MetaKeys:
-    """Return the key scheme of the configured networks."""
-    group = conf[GROUP.name]
-    prefix6 = IPv6Network(conf.df_metadata.key_prefix6)
-    return MetaKeys(IPv4Network(group.provider_cidr), prefix6, group.provider_base_mac.lower())
+def keys_of(conf: cfg.ConfigOpts) -> Keys:
+    """Return a key scheme, which the registry, its mirrors and the flows share."""
+    if conf.df_metadata.identity_scheme != META_IP:
+        return InPortKeys(IPv6Network(conf.df_metadata.key_prefix6))
+    return _meta_keys(conf)
 
 
-def names(conf: cfg.ConfigOpts) -> MetaNames:
-    """Return the names of the second bridge and its ports, which are those of metadata_path."""
+def meta_of(conf: cfg.ConfigOpts) -> MetaNames | None:
+    """Return the names of the second bridge and its ports, which are those of metadata_path.
+
+    None: the identity scheme has no second bridge.
+    """
+    if conf.df_metadata.identity_scheme != META_IP:
+        return None
     bridge = conf.df_metadata.meta_bridge
-    return MetaNames(bridge, TAP, f"int-{bridge}", f"phy-{bridge}", keys(conf).label(1))
+    return MetaNames(bridge, TAP, f"int-{bridge}", f"phy-{bridge}", _meta_keys(conf).label(1))
+
+
+def _meta_keys(conf: cfg.ConfigOpts) -> MetaKeys:
+    group, prefix6 = conf[GROUP.name], IPv6Network(conf.df_metadata.key_prefix6)
+    return MetaKeys(IPv4Network(group.provider_cidr), prefix6, group.provider_base_mac.lower())
 
 
 def apply(conf: cfg.ConfigOpts) -> None:
     """Set the options of the host's side that follow from ``identity_scheme = meta_ip``."""
     if conf.df_metadata.identity_scheme != META_IP:
         return
-    scheme = keys(conf)
+    scheme = _meta_keys(conf)
     for name, value in (
         ("metadata_interface", TAP),
         ("host_ip", scheme.gateway(4)),
@@ -125,7 +136,8 @@ def check(conf: cfg.ConfigOpts) -> None:
 
     :raises ConfigError: naming the option.
     """
-    if conf.df_metadata.identity_scheme != META_IP:
+    names = meta_of(conf)
+    if names is None:
         return
     group: Any = conf[GROUP.name]
     cidr = IPv4Network(group.provider_cidr)
@@ -145,7 +157,7 @@ def check(conf: cfg.ConfigOpts) -> None:
             f"numbers of {cidr} are added to it",
             remedy=f"Give one such as {_BASE_MAC}",
         )
-    longest = max(names(conf)[:4], key=len)
+    longest = max(names[:4], key=len)
     if len(longest) > _NAME_MAX:
         raise ConfigError(
             option="[df_metadata] meta_bridge",

@@ -22,9 +22,8 @@ from dfmeta.attach.engine import Engine, name_of_port
 from dfmeta.attach.model import Network, Settings
 from dfmeta.attach.records import Records
 from dfmeta.conf import attachments as options
-from dfmeta.conf import metadata
+from dfmeta.conf.metadata import keys_of
 from dfmeta.errors import AttachDriverError, AttachError, ConfigError, DfmetaError
-from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Port, PortKind
 from dfmeta.neutron.trunks import NeutronTrunks
@@ -33,13 +32,13 @@ from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
 from dfmeta.proxy.attachments import Local
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import AttachmentTokens
-from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import call_in_thread
 from dfmeta.runtime.throttle import Seldom
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
-from dfmeta.wiring import neutron_client
-from dfmeta.wiring.database import READERS, WRITERS
+from dfmeta.wiring.services import make_neutron_client, neutron_host
+from dfmeta.wiring.store import make_threads
 
 LOG = logging.getLogger("dfmeta.attachments")
 
@@ -81,7 +80,7 @@ class Attaching:
         ovsdb: Ovsdb,
     ) -> None:
         self._registry, self._confirm = registry, confirm
-        self._settings, self._large = settings(conf), frozenset[str]()
+        self._settings, self._large = make_settings(conf), frozenset[str]()
         self._present: tuple[int, frozenset[str]] = (-1, frozenset())
         neutron = options.uses_neutron(conf)
         self._plane: _Local | _Neutron = (
@@ -89,7 +88,7 @@ class Attaching:
             if neutron
             else _Local(conf, ovsdb, self._await_checks)
         )
-        attachments = Attachments(_database(conf.attachments.connection))
+        attachments = Attachments(_open_database(conf.attachments.connection))
         self.records = Records(attachments, self._plane.known, hmac.digest(key, _SEEDS, "sha256"))
         """The records of containers for the store."""
         self.engine = Engine(
@@ -97,7 +96,7 @@ class Attaching:
             self._plane.driver,
             self._plane.networks,
             self._settings,
-            host=neutron_client.host(conf),
+            host=neutron_host(conf),
             present=lambda port_id: port_id in self._parents(),
             name=str if neutron else name_of_port,
             burst=BURST_NEUTRON if neutron else 0.0,
@@ -107,7 +106,7 @@ class Attaching:
             self.engine,
             AttachmentTokens(hmac.digest(key, _KEY, "sha256")),
             self._plane.networks,
-            access=access(conf),
+            access=make_access(conf),
             quota=conf.attachments.quota,
             wait=self._wait,
             apart=call_in_thread,
@@ -133,10 +132,10 @@ class Attaching:
     def reload(self, conf: cfg.ConfigOpts) -> None:
         """Apply the networks, ``allow``, ``quota`` and ``rate`` of another configuration."""
         self._plane.choose(conf)
-        self._settings = settings(conf)
+        self._settings = make_settings(conf)
         self.engine.take(self._settings)
         self._rates.settings = _rates(conf)
-        self._api.access = access(conf)
+        self._api.access = make_access(conf)
         self._api.quota = conf.attachments.quota
 
     def _warn_of_large_shares(self) -> None:
@@ -203,8 +202,8 @@ class _Local:
         self, conf: cfg.ConfigOpts, ovsdb: Ovsdb, await_checks: Callable[[Sequence[str]], None]
     ) -> None:
         group = conf.df_metadata
-        self.networks = self.known = networks(conf)
-        keys = metadata.keys(conf) if group.identity_scheme == metadata.META_IP else IN_PORT
+        self.networks = self.known = make_networks(conf)
+        keys = keys_of(conf)
         self.driver = LocalDriver(
             ovsdb,
             Vswitchd(run_folder(group.ovsdb_connection)),
@@ -219,7 +218,7 @@ class _Local:
 
     def choose(self, conf: cfg.ConfigOpts) -> None:
         """Take the networks of another configuration."""
-        now = networks(conf)
+        now = make_networks(conf)
         # In place: engine and driver have the same object.
         for gone in self.networks.keys() - now.keys():
             del self.networks[gone]
@@ -238,11 +237,11 @@ class _Neutron:
     ) -> None:
         group = conf.df_metadata
         self._trunks = NeutronTrunks(
-            neutron_client.build(conf),
-            host=neutron_client.host(conf),
+            make_neutron_client(conf),
+            host=neutron_host(conf),
             connect=conf.neutron.timeout,
         )
-        self.networks = NeutronNetworks(self._trunks, chosen(conf))
+        self.networks = NeutronNetworks(self._trunks, make_chosen(conf))
         self.known = self.networks.known
         """The networks that are known now."""
         wired = WiredPorts(ovsdb, group.integration_bridge, self._trunks.statuses)
@@ -259,10 +258,10 @@ class _Neutron:
 
     def choose(self, conf: cfg.ConfigOpts) -> None:
         """Take the networks of another configuration."""
-        self.networks.choose(chosen(conf))
+        self.networks.choose(make_chosen(conf))
 
 
-def chosen(conf: cfg.ConfigOpts) -> dict[str, Chosen]:
+def make_chosen(conf: cfg.ConfigOpts) -> dict[str, Chosen]:
     """Return the configured networks of Neutron by name."""
     return {
         name: Chosen(
@@ -280,7 +279,7 @@ def _id(text: str) -> str:
     return str(UUID(text))
 
 
-def networks(conf: cfg.ConfigOpts) -> dict[str, Network]:
+def make_networks(conf: cfg.ConfigOpts) -> dict[str, Network]:
     """Return the configured networks by name."""
     return {
         name: Network(
@@ -296,7 +295,7 @@ def networks(conf: cfg.ConfigOpts) -> dict[str, Network]:
     }
 
 
-def access(conf: cfg.ConfigOpts) -> Access:
+def make_access(conf: cfg.ConfigOpts) -> Access:
     """Return which VMs get attachments, and on which networks."""
     lists = {
         name: options.allowed(group)
@@ -306,7 +305,7 @@ def access(conf: cfg.ConfigOpts) -> Access:
     return Access(options.allowed(conf.attachments), lists)
 
 
-def settings(conf: cfg.ConfigOpts) -> Settings:
+def make_settings(conf: cfg.ConfigOpts) -> Settings:
     """Return the limits of the engine."""
     group: Any = conf.attachments
     common = conf.df_metadata
@@ -336,10 +335,8 @@ def _rates(conf: cfg.ConfigOpts) -> RateSettings:
     return RateSettings(enabled=True, base=window, burst=window, delay_max=0.0, tolerated=0)
 
 
-def _database(url: str) -> Database:
-    kind = url.partition(":")[0].partition("+")[0]
-    threads = hub.Threads(readers=READERS.get(kind, 1), writers=WRITERS.get(kind, 1))
+def _open_database(url: str) -> Database:
     try:
-        return Database(url, apart=threads)
+        return Database(url, apart=make_threads(url))
     except ConfigError as error:
         raise ConfigError(**{**error.fields, "option": "[attachments] connection"}) from error

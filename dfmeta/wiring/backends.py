@@ -1,49 +1,54 @@
-"""Construction of the backend from the configuration."""
+"""The backend, the settings of the application and the limits of guests, from the configuration."""
 
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 
+from dfmeta.conf import limits as limit_options
+from dfmeta.conf import rate as rate_options
 from dfmeta.conf import store as store_options
+from dfmeta.http.http1 import HeadLimits
+from dfmeta.http.limits import Limits
 from dfmeta.proxy.application import Settings
 from dfmeta.proxy.backend import Backend
-from dfmeta.proxy.backends.nova.backend import NovaBackend
 from dfmeta.proxy.backends.subports import Completing, Subports
+from dfmeta.proxy.rate import RateSettings, Window
 from dfmeta.proxy.tokens import TokenMode
-from dfmeta.wiring import nova_settings
 
 if TYPE_CHECKING:
     from dfmeta.store.guest import dialects
     from dfmeta.store.guest.backend import Containers
 
 
-def build(conf: cfg.ConfigOpts, containers: Containers | None = None) -> Backend:
+def make_backend(conf: cfg.ConfigOpts, containers: Containers | None = None) -> Backend:
     """Build the backend.
 
     :param containers: returns the records of containers; None: there are no attachments.
     :raises StoreError: when the store cannot be opened.
     """
+    # Each is imported only where it is used: the import of SQLAlchemy takes a third of a second.
     if conf.df_metadata.backend == "nova":
-        return NovaBackend(nova_settings.build(conf))
-    # Imported only for the store, since the import of SQLAlchemy takes a third of a second.
-    from dfmeta.store.guest.backend import StoreBackend
-    from dfmeta.wiring.database import puller, repository
+        from dfmeta.proxy.backends.nova.backend import NovaBackend
+        from dfmeta.wiring.services import make_nova_settings
 
-    store = repository(conf.store.connection)
-    host = socket.gethostname() if conf.store.defaults else None
+        return NovaBackend(make_nova_settings(conf))
+    from dfmeta.store.guest.backend import StoreBackend
+    from dfmeta.wiring.store import open_puller, open_repository
+
     return StoreBackend(
-        store,
-        answers(conf),
-        reader=puller(conf),
-        host=host,
+        open_repository(conf.store.connection),
+        make_answer_settings(conf),
+        reader=open_puller(conf),
+        host=socket.gethostname() if conf.store.defaults else None,
         containers=containers or (lambda _instance_id: None),
     )
 
 
-def completing(conf: cfg.ConfigOpts, backend: Backend, subports: Subports) -> Backend:
+def with_subports(conf: cfg.ConfigOpts, backend: Backend, subports: Subports) -> Backend:
     """Return the backend, or one that completes its network_data.json.
 
     :param subports: returns the VLANs of a VM.
@@ -51,7 +56,7 @@ def completing(conf: cfg.ConfigOpts, backend: Backend, subports: Subports) -> Ba
     return Completing(backend, subports) if conf.df_metadata.network_data_subports else backend
 
 
-def answers(conf: cfg.ConfigOpts) -> dialects.Settings:
+def make_answer_settings(conf: cfg.ConfigOpts) -> dialects.Settings:
     """Return the settings of the store's answers."""
     from dfmeta.store.guest import dialects
 
@@ -61,7 +66,7 @@ def answers(conf: cfg.ConfigOpts) -> dialects.Settings:
     )
 
 
-def settings(conf: cfg.ConfigOpts) -> Settings:
+def make_app_settings(conf: cfg.ConfigOpts) -> Settings:
     """Return the settings of the WSGI application."""
     return Settings(
         timeout_answer=conf.df_metadata.timeout_answer,
@@ -72,4 +77,54 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
             instance: TokenMode(mode)
             for instance, mode in store_options.http_tokens_of(conf).items()
         },
+    )
+
+
+def make_limits(conf: cfg.ConfigOpts) -> Limits:
+    """Return the limits of ``[guest_limits]``."""
+    group = conf[limit_options.GROUP.name]
+    return Limits(
+        head=HeadLimits(
+            request_line=group.request_line_max,
+            header=group.header_max,
+            lines=group.header_lines_max,
+        ),
+        header_timeout=group.header_timeout,
+        body=group.body_max,
+        body_timeout=group.body_timeout,
+        keepalive_timeout=group.keepalive_timeout,
+        send_timeout=group.send_timeout,
+        connections_per_port=group.connections_per_port,
+        waiting_per_port=group.waiting_per_port,
+        connections=group.connections,
+        requests_per_port=group.requests_per_port,
+    )
+
+
+def worker_share(limits: Limits, workers: int) -> Limits:
+    """Return the limits of one of *workers* workers.
+
+    The kernel distributes connections, and may give all connections of a port to one worker. So a
+    worker serves only its share of them at a time, but accepts as many to wait or to be served as
+    the daemon alone would.
+    """
+    served = -(-limits.connections_per_port // max(workers, 1))
+    return replace(
+        limits,
+        connections_per_port=served,
+        waiting_per_port=limits.waiting_per_port + limits.connections_per_port - served,
+        requests_per_port=-(-limits.requests_per_port // max(workers, 1)),
+    )
+
+
+def make_rates(conf: cfg.ConfigOpts) -> RateSettings:
+    """Return the rates of ``[metadata_rate_limiting]``."""
+    group = conf[rate_options.GROUP.name]
+    return RateSettings(
+        enabled=group.rate_limit_enabled,
+        ip_versions=frozenset(group.ip_versions),
+        base=Window(group.base_query_rate_limit, group.base_window_duration),
+        burst=Window(group.burst_query_rate_limit, group.burst_window_duration),
+        delay_max=group.delay_max,
+        tolerated=group.tolerated_queries,
     )

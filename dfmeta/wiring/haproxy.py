@@ -1,4 +1,4 @@
-"""The engine haproxy from the configuration: its plan, and the guests that it may serve."""
+"""The setup of the engine haproxy: its plan, and the guests that it may serve."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan
 from dfmeta.proxy.engines.haproxy.process import Secrets, descriptors_of
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.runtime.threads import call_in_thread, green_socket
-from dfmeta.wiring import backends, haproxy_program
-from dfmeta.wiring.limits import limits, rates
+from dfmeta.wiring.backends import make_app_settings, make_limits, make_rates
+from dfmeta.wiring.services import find_haproxy
 
 
-def setup(conf: cfg.ConfigOpts, registry: Registry) -> Setup:
+def make_setup(conf: cfg.ConfigOpts, registry: Registry) -> Setup:
     """Return everything that haproxy's configuration depends on.
 
     :raises ConfigError: when the program cannot be used, or may not open as many files as it needs.
@@ -35,10 +35,10 @@ def setup(conf: cfg.ConfigOpts, registry: Registry) -> Setup:
     """
     _check_files(conf)
     return Setup(
-        plan=lambda: plan(conf),
+        plan=lambda: make_plan(conf),
         secrets=_secrets(conf),
         # In a thread, so that no guest waits for it.
-        program=call_in_thread(haproxy_program.program, conf),
+        program=call_in_thread(find_haproxy, conf),
         entries=Entries(registry, _signer(conf), _plain(conf)),
     )
 
@@ -60,16 +60,16 @@ def _check_files(conf: cfg.ConfigOpts) -> None:
         )
 
 
-def plan(conf: cfg.ConfigOpts) -> Plan:
+def make_plan(conf: cfg.ConfigOpts) -> Plan:
     """Return the plan; it has the present addresses of Nova's hosts, as a resolver gives them."""
     hosts = list(dict.fromkeys(nova_options.hosts(conf)))
-    answers = backends.settings(conf)
+    answers = make_app_settings(conf)
     return Plan(
-        servers=tuple(one for host in hosts for one in _servers(host, _tls(conf))),
+        servers=tuple(server for host in hosts for server in _servers(host, _tls(conf))),
         several=len(hosts) > 1,
         tls=_tls(conf),
         insecure=conf.nova_metadata_insecure,
-        limits=limits(conf),
+        limits=make_limits(conf),
         hold_timeout=conf.df_metadata.hold_timeout,
         timeout_answer=answers.timeout_answer,
         refuse_forwarded=answers.refuse_forwarded,
@@ -98,10 +98,10 @@ def _servers(host: HttpHost, tls: bool) -> Iterator[NovaServer]:
         # haproxy compares a certificate with names only.
         return
     try:
-        found = green_socket.getaddrinfo(host.host, host.port, 0, socket.SOCK_STREAM)
+        infos = green_socket.getaddrinfo(host.host, host.port, 0, socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return
-    for _family, _kind, _protocol, _name, address in found:
+    for _family, _kind, _protocol, _name, address in infos:
         if "%" not in address[0]:
             yield NovaServer(
                 host=host.host,
@@ -120,7 +120,7 @@ def _secrets(conf: cfg.ConfigOpts) -> Secrets:
         return Secrets()
     files = [conf.nova_client_cert, conf.nova_client_priv_key]
     return Secrets(
-        ca=_content(conf.auth_ca_cert), cert=b"\n".join(_content(one) for one in files if one)
+        ca=_content(conf.auth_ca_cert), cert=b"\n".join(_content(file) for file in files if file)
     )
 
 
@@ -143,7 +143,7 @@ def _signer(conf: cfg.ConfigOpts) -> Callable[[str], str]:
 
 def _plain(conf: cfg.ConfigOpts) -> Callable[[Identity, int], bool]:
     """Return whether haproxy may answer a guest: it cannot delay requests, nor check tokens."""
-    limited, answers = rates(conf), backends.settings(conf)
+    limited, answers = make_rates(conf), make_app_settings(conf)
 
     def plain(identity: Identity, version: int) -> bool:
         mode = answers.http_tokens_of.get(identity.instance_id.lower(), answers.http_tokens)

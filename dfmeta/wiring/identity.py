@@ -15,7 +15,7 @@ from dfmeta.sources.handover import Handover
 from dfmeta.sources.merge import Source
 from dfmeta.sources.resolver import Resolver
 from dfmeta.sources.subports import Subports
-from dfmeta.wiring import neutron_client
+from dfmeta.wiring.services import make_neutron_client
 
 if TYPE_CHECKING:
     from dfmeta.sources.next_hops import NextHops
@@ -47,7 +47,7 @@ class Identities:
                 part.start()
 
 
-def build(
+def make_identities(
     conf: cfg.ConfigOpts, deliver: Callable[[Port], None], drop: Callable[[PortId], None]
 ) -> Identities:
     """Build the sources and their resolver; send no query yet.
@@ -67,16 +67,15 @@ def build(
     if NEUTRON in order:
         from dfmeta.sources.next_hops import NextHops
 
-        hops = NextHops(neutron_client.build(conf), deliver, drop, timeout=conf.neutron.timeout)
+        hops = NextHops(make_neutron_client(conf), deliver, drop, timeout=conf.neutron.timeout)
         deliver, drop = hops.put, hops.forget
-    own = conf.df_metadata.subport_identity == "own"
-    subports = Subports(deliver, drop, own=own)
+    subports = Subports(deliver, drop, own=conf.df_metadata.subport_identity == "own")
     resolver = Resolver(order, sources, subports.put, drop=subports.forget)
     if NEUTRON in order:
         from dfmeta.sources.trunk_details import TrunkDetails
 
         trunks = TrunkDetails(
-            neutron_client.build(conf),
+            make_neutron_client(conf),
             resolver.update,
             resolver.forget,
             timeout=conf.neutron.timeout,
@@ -94,12 +93,12 @@ def _libvirt(conf: cfg.ConfigOpts) -> Source:
 def _neutron(conf: cfg.ConfigOpts) -> Source:
     from dfmeta.sources.neutron import NeutronSource
 
-    return NeutronSource(neutron_client.build(conf), timeout=conf.neutron.timeout)
+    return NeutronSource(make_neutron_client(conf), timeout=conf.neutron.timeout)
 
 
 def _store(conf: cfg.ConfigOpts) -> Source:
     # Imported only when needed, since the import of SQLAlchemy takes a third of a second.
     from dfmeta.sources.records import StoreSource
-    from dfmeta.wiring.database import repository
+    from dfmeta.wiring.store import open_repository
 
-    return StoreSource(repository(conf.store.connection).get)
+    return StoreSource(open_repository(conf.store.connection).get)

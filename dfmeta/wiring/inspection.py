@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from oslo_config import cfg
@@ -21,11 +21,8 @@ from dfmeta.doctor.probes import AttachmentOptions, InspectionOptions
 from dfmeta.doctor.services import ServiceOptions
 from dfmeta.errors import ConfigError
 from dfmeta.neutron.client import NeutronApi
-from dfmeta.wiring import haproxy_program, neutron_client, nova_settings
-from dfmeta.wiring.lock import lock_name
-
-if TYPE_CHECKING:
-    from dfmeta.store.lookup.upstream import Upstream
+from dfmeta.wiring import services
+from dfmeta.wiring.process import lock_name
 
 _KEYS: Final = (
     (None, "nova_client_priv_key"),
@@ -44,7 +41,7 @@ SECRETS: Final = (
 _OF_KEYSTONE: Final = ("password", "application_credential_secret", "client_secret", "token")
 
 
-def options(conf: cfg.ConfigOpts, compared: OptionFacts) -> InspectionOptions:
+def make_inspection_options(conf: cfg.ConfigOpts, compared: OptionFacts) -> InspectionOptions:
     """Return the options that the checks of doctor need.
 
     :param compared: the options that differ in the running daemon.
@@ -69,7 +66,7 @@ def options(conf: cfg.ConfigOpts, compared: OptionFacts) -> InspectionOptions:
 
 def _program(conf: cfg.ConfigOpts) -> ProgramFacts:
     try:
-        program = haproxy_program.program(conf)
+        program = services.find_haproxy(conf)
     except ConfigError as error:
         fields = error.fields
         cause = f"[haproxy] binary = {fields['value']} cannot be used: {fields['cause']}"
@@ -81,7 +78,7 @@ def _attachments(conf: cfg.ConfigOpts) -> AttachmentOptions:
     group = conf.attachments
     networks = attachment_options.networks(conf)
     return AttachmentOptions(
-        host=neutron_client.host(conf),
+        host=services.neutron_host(conf),
         most=min(group.quota, len(attachment_options.vids(group))),
         networks={name: network.mtu for name, network in networks.items()},
         local=group.driver == "local",
@@ -95,13 +92,13 @@ def _services(conf: cfg.ConfigOpts, *, newer: bool) -> ServiceOptions:
     names = ("identity_sources", "libvirt_xml_path")
     asks = of_store and conf.store.lookup_base_url
     return ServiceOptions(
-        nova=nova_settings.build(conf) if group.backend == "nova" else None,
+        nova=services.make_nova_settings(conf) if group.backend == "nova" else None,
         libvirt=paths if "libvirt" in sources else None,
         libvirt_wanted=any(_is_explicit(conf, name, "df_metadata") for name in names),
         neutron=_neutron(conf) if "neutron" in sources else None,
-        neutron_host=neutron_client.host(conf),
+        neutron_host=services.neutron_host(conf),
         store=conf.store.connection if of_store or "store" in sources else "",
-        lookup=(lambda: _upstream(conf)) if asks else None,
+        lookup=(lambda: services.make_upstream(conf)) if asks else None,
         lookup_url=conf.store.lookup_base_url or "",
         tokens=(conf.store.token_file or "") if of_store else "",
         secrets=sorted(SECRETS) if newer else (),
@@ -110,15 +107,9 @@ def _services(conf: cfg.ConfigOpts, *, newer: bool) -> ServiceOptions:
 
 def _neutron(conf: cfg.ConfigOpts) -> NeutronApi | ConfigError:
     try:
-        return neutron_client.build(conf)
+        return services.make_neutron_client(conf)
     except ConfigError as error:
         return error
-
-
-def _upstream(conf: cfg.ConfigOpts) -> Upstream | None:
-    from dfmeta.wiring import lookup
-
-    return lookup.connect(conf)
 
 
 def _is_explicit(conf: cfg.ConfigOpts, name: str, group: str) -> bool:

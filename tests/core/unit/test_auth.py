@@ -8,7 +8,7 @@ import pytest
 from dfmeta.errors import ConfigError, Forbidden, Unauthorized
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.auth.tokens import StaticToken, format_line, hash_token
-from dfmeta.wiring.auth import build, check_open
+from dfmeta.wiring.store import make_authorizer, require_loopback
 from tests.core.unit.support import Load
 from tests.harness.issuer import AUDIENCE, Issuer, jwk, rsa_key
 
@@ -29,7 +29,7 @@ def guard(authorizer: Authorizer | None) -> Authorizer:
 
 
 def test_nothing_configured_asks_for_no_token(load: Load) -> None:
-    assert build(load()) is None
+    assert make_authorizer(load()) is None
 
 
 def test_an_issuer_and_a_file_go_together(
@@ -43,7 +43,7 @@ def test_an_issuer_and_a_file_go_together(
             "store__oidc_audience": AUDIENCE,
             "store__oidc_roles_claim": "realm_access.roles",
         }
-        authorizer = guard(build(load(**options)))
+        authorizer = guard(make_authorizer(load(**options)))
         assert "an attacker on the network path" in caplog.text, "it is http"
         authorizer.authorize("Bearer static", ("read",))
         assert not issuer.fetches, "what is in the file is nothing to ask the issuer about"
@@ -58,14 +58,14 @@ def test_an_issuer_and_a_file_go_together(
 def test_a_token_file_that_others_may_read_stops_the_daemon(load: Load, tokens: Path) -> None:
     tokens.chmod(0o644)
     with pytest.raises(ConfigError, match=r"\[store\] token_file.*mode 0644.*chmod 600"):
-        build(load(store__token_file=tokens))
+        make_authorizer(load(store__token_file=tokens))
 
 
 def test_neither_tokens_nor_hashes_are_in_a_repr_or_a_log(
     load: Load, tokens: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    authorizer = guard(build(load(store__token_file=tokens)))
+    authorizer = guard(make_authorizer(load(store__token_file=tokens)))
     said = repr(authorizer)
     for header in ("Bearer static", "Bearer a-wrong-one"):
         with pytest.raises((Unauthorized, Forbidden)) as caught:
@@ -81,13 +81,13 @@ def test_without_tokens_the_listener_has_to_be_on_loopback() -> None:
         *("127.0.0.1:9697", "127.8.9.10:80", "[::1]:9697"),
         *("localhost:9697", "[::ffff:127.0.0.1]:80"),
     ):
-        check_open(listen)
+        require_loopback(listen)
     for listen in (
         *("0.0.0.0:9697", "[::]:9697", ":9697", "192.0.2.7:9697", "[2001:db8::1]:9697"),
         *("[::ffff:192.0.2.7]:80", "0:9697", "*:9697", "nowhere.invalid:9697", "a..b:9697", ""),
     ):
         with pytest.raises(ConfigError) as caught:
-            check_open(listen)
+            require_loopback(listen)
         assert caught.value.option == "[df_metadata] admin_listen"
         assert caught.value.value == listen
         assert "token_file" in str(caught.value.remedy)
@@ -95,7 +95,7 @@ def test_without_tokens_the_listener_has_to_be_on_loopback() -> None:
 
 
 def test_a_name_is_on_loopback_when_all_its_addresses_are() -> None:
-    check_open("here:1", resolve=lambda _host: ["127.0.1.1", "::1"])
+    require_loopback("here:1", resolve=lambda _host: ["127.0.1.1", "::1"])
     for found in (["127.0.0.1", "192.0.2.7"], ["fe80::1%eth0"], ["nonsense"], []):
         with pytest.raises(ConfigError):
-            check_open("here:1", resolve=lambda _host, found=found: found)
+            require_loopback("here:1", resolve=lambda _host, found=found: found)

@@ -5,7 +5,7 @@ from pathlib import Path
 from dfmeta.model import GuestRequest, HttpHost, Identity
 from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.backends.nova.backend import NovaBackend, NovaSettings
-from dfmeta.wiring import backends
+from dfmeta.wiring.backends import make_app_settings, make_backend, with_subports
 from tests.core.unit.support import INSTANCE, PROJECT, Load
 from tests.harness.certificates import Authority
 
@@ -25,7 +25,7 @@ def test_nova_is_reached_as_neutrons_options_say(load: Load, authority: Authorit
         DEFAULT__nova_client_cert=pair.certificate,
         DEFAULT__nova_client_priv_key=pair.key,
     )
-    backend = backends.build(conf)
+    backend = make_backend(conf)
     assert isinstance(backend, NovaBackend)
     assert backend._settings == NovaSettings(
         (HttpHost("a", 1), HttpHost("b", 8775)),
@@ -36,15 +36,15 @@ def test_nova_is_reached_as_neutrons_options_say(load: Load, authority: Authorit
         client_cert=str(pair.certificate),
         client_key=str(pair.key),
     )
-    settings = backends.settings(conf)
+    settings = make_app_settings(conf)
     assert (settings.timeout_answer, settings.needs_project) == ("close", True)
 
 
 def test_the_store_is_the_default_backend(load: Load, tmp_path: Path) -> None:
     conf = load(state_path=tmp_path)
-    backend = backends.build(conf)
+    backend = make_backend(conf)
     assert backend.name == "store"
-    assert not backends.settings(conf).needs_project
+    assert not make_app_settings(conf).needs_project
     request = GuestRequest("GET", "/nothing")
     view = backend.open(request, IDENTITY, deadline=0.0, goes_on=lambda _tokens: True)
     assert view.answer().status == 404
@@ -61,7 +61,7 @@ def test_network_data_is_completed_unless_the_option_is_off(load: Load, tmp_path
     request = GuestRequest("GET", "/openstack/latest/network_data.json")
     for completes in (False, True):
         conf = load(state_path=tmp_path, network_data_subports=completes)
-        backend = backends.completing(conf, backends.build(conf), subports)
+        backend = with_subports(conf, make_backend(conf), subports)
         assert backend.name == "store"
         view = backend.open(request, IDENTITY, deadline=0.0, goes_on=lambda _tokens: True)
         assert view.answer().status == 404

@@ -8,10 +8,10 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta.conf import nova, store
+from dfmeta.conf.agent import layout_of
 from dfmeta.errors import ConfigError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.model import HttpHost
-from dfmeta.wiring.layout import layout_of
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, Load
 from tests.harness.certificates import Authority
 

@@ -14,7 +14,13 @@ from dfmeta.conf import attachments
 from dfmeta.conf.daemons import AGENT, keep_running_values
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.errors import ConfigError
-from dfmeta.wiring.attachments import access, chosen, large_shares, networks, settings
+from dfmeta.wiring.attachments import (
+    large_shares,
+    make_access,
+    make_chosen,
+    make_networks,
+    make_settings,
+)
 
 PODS = {"subnet": "10.20.0.0/24", "gateway": "10.20.0.1"}
 INSTANCE = "11111111-2222-3333-4444-555555555555"
@@ -43,7 +49,7 @@ def load(tmp_path: Path) -> Load:
 def test_networks_are_read_by_name(load: Load) -> None:
     full = {**PODS, "local_vlan": 7, "mtu": 1400, "dns": "192.0.2.53, 2001:db8::1"}
     conf = load(attachments={"enabled": True}, pods=full, bare={"subnet": "10.20.0.0/16"})
-    assert networks(conf) == {
+    assert make_networks(conf) == {
         "bare": Network(name="bare", subnet=IPv4Network("10.20.0.0/16")),
         "pods": Network(
             name="pods",
@@ -63,13 +69,13 @@ def test_networks_have_lists_and_quotas_of_their_own(load: Load) -> None:
         none={"subnet": "10.21.0.0/24", "allow": ""},
         bare={"subnet": "10.22.0.0/24"},
     )
-    found = access(conf)
+    found = make_access(conf)
     assert {name: INSTANCE in ids for name, ids in found.networks.items()} == {
         "pods": True,
         "none": False,
     }
     assert OTHER in found.default
-    assert {name: one.quota for name, one in networks(conf).items()} == {
+    assert {name: one.quota for name, one in make_networks(conf).items()} == {
         "bare": None,
         "none": None,
         "pods": 9,
@@ -82,22 +88,22 @@ def test_network_of_which_one_vm_may_take_half_is_large(load: Load) -> None:
             attachments={"enabled": True, "quota": quota},
             pods={**PODS, **({"quota": own} if own else {})},
         )
-        shares = large_shares(networks(conf).values(), settings(conf))
+        shares = large_shares(make_networks(conf).values(), make_settings(conf))
         assert bool(shares) == large, (quota, own)
 
 
 def test_limits_are_read(load: Load) -> None:
-    found = settings(load(attachments={"vid_range": "5:6", "quota": 3, "rate": 2}))
+    found = make_settings(load(attachments={"vid_range": "5:6", "quota": 3, "rate": 2}))
     assert (found.vids, found.quota, found.rate) == (range(5, 7), 3, 2)
     assert (found.rest, found.rest_unknown, found.grace, found.gc_min_age) == (10, 120, 600, 60)
 
 
 def test_attachments_are_instances_if_they_can_have_records(load: Load) -> None:
-    assert settings(load()).instances
+    assert make_settings(load()).instances
     for name, value in (("subport_identity", "parent"), ("backend", "nova")):
         conf = load()
         conf.set_override(name, value, "df_metadata")
-        assert not settings(conf).instances
+        assert not make_settings(conf).instances
 
 
 def test_ids_are_allowed_in_both_forms(load: Load) -> None:
@@ -173,7 +179,7 @@ def test_networks_of_neutron_are_read_by_name(load: Load) -> None:
         # The same subnet twice, as with other security groups.
         bare=NEUTRONS,
     )
-    assert chosen(conf) == {
+    assert make_chosen(conf) == {
         "pods": Chosen(INSTANCE, INSTANCE, (OTHER, INSTANCE)),
         "bare": Chosen(INSTANCE, INSTANCE),
     }

@@ -18,7 +18,7 @@ from dfmeta.cmd.start import Start
 from dfmeta.errors import OvsdbError, StartError
 from dfmeta.ovsdb.meta_writer import TapElsewhereError
 from dfmeta.runtime.hub import Health
-from dfmeta.wiring.lock import BridgeLock
+from dfmeta.wiring.process import BridgeLock
 from tests.core.unit.support import Load
 
 

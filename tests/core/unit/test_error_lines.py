@@ -23,8 +23,8 @@ from dfmeta.store.api.admin import _failure
 from dfmeta.store.api.client import _refused as refusal
 from dfmeta.store.db.database import Database
 from dfmeta.store.db.sqlite import kind_of
-from dfmeta.wiring import last_words
-from dfmeta.wiring.lock import BridgeLock
+from dfmeta.wiring import process
+from dfmeta.wiring.process import BridgeLock
 from tests.core.docs.sources import ROOT
 
 FOLDER = "/var/lib/dfmeta"
@@ -162,9 +162,9 @@ def ended(name: str, folder: Path) -> str:
             assert error is not None
             raise error
         except DfmetaError as raised:
-            last_words.say(prog, raised)
+            process.print_error(prog, raised)
         except (KeyError, OSError) as raised:
-            last_words.say_unexpected(prog, raised)
+            process.print_unexpected(prog, raised)
     line = stream.getvalue().removesuffix("\n")
     return re.sub(r" in \S+:\d+:", " in dfmeta/cli/ports_command.py:35:", line)
 

@@ -19,7 +19,7 @@ from dfmeta.flows.wire import Wire
 from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Phase, Registry
 from dfmeta.model import Endpoint, NextHop, Port
-from dfmeta.wiring import identity
+from dfmeta.wiring.identity import make_identities
 from tests.core.unit.support import (
     INSTANCE,
     TAP,
@@ -181,11 +181,11 @@ def test_a_fault_is_logged_when_it_is_new(caplog: pytest.LogCaptureFixture) -> N
 
 def test_neutron_is_asked_only_if_it_is_an_identity_source(load: Load) -> None:
     taken: list[Port] = []
-    plain = identity.build(load(identity_sources="ovsdb"), taken.append, lambda _id: None)
+    plain = make_identities(load(identity_sources="ovsdb"), taken.append, lambda _id: None)
     assert plain.next_hops is None
     options = {f"neutron__{name}": value for name, value in harness.options().items()}
     conf = load(identity_sources="ovsdb,neutron", **options)
-    built = identity.build(conf, taken.append, lambda _id: None)
+    built = make_identities(conf, taken.append, lambda _id: None)
     assert built.next_hops is not None
     built.resolver.update(replace(port(), iface_id=INSTANCE))
     assert taken[-1].next_hops is None

@@ -14,7 +14,7 @@ from dfmeta.cmd import activation
 from dfmeta.cmd.fd_store import FD_NAMES, SystemdKeeper, keeper, notify
 from dfmeta.cmd.listener_holder import HolderKeeper, Terms
 from dfmeta.identity.key import PREFIX6
-from dfmeta.wiring.lock import lock_name
+from dfmeta.wiring.process import lock_name
 
 FD_NAME, FD_NAME6 = FD_NAMES[socket.AF_INET], FD_NAMES[socket.AF_INET6]
 TERMS = Terms(seconds=600, device="dfm-none")

@@ -26,8 +26,8 @@ from dfmeta.proxy.rate import RateSettings, Window
 from dfmeta.runtime.hub import Health
 from dfmeta.store.auth.edit import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
-from dfmeta.wiring.api import StoreApi
-from dfmeta.wiring.limits import limits, rates, share
+from dfmeta.wiring.backends import make_limits, make_rates, worker_share
+from dfmeta.wiring.store import StoreApi
 from tests.core.unit.store.api.support import INSTANCE, Client
 from tests.core.unit.support import Load
 
@@ -205,8 +205,8 @@ def test_valid_or_foreign_name_is_not_reported(tmp_path: Path, text: str) -> Non
 
 
 def test_without_a_configuration_the_limits_are_those_of_the_code(load: Load) -> None:
-    assert limits(load()) == Limits()
-    assert rates(load()) == RateSettings()
+    assert make_limits(load()) == Limits()
+    assert make_rates(load()) == RateSettings()
 
 
 def test_every_limit_has_an_option_that_is_read(load: Load) -> None:
@@ -217,7 +217,7 @@ def test_every_limit_has_an_option_that_is_read(load: Load) -> None:
         if "timeout" in option.name
     }
     numbers["guest_limits__header_lines_max"] = 99
-    read = limits(load(**numbers))
+    read = make_limits(load(**numbers))
     values = [getattr(read, one.name) for one in fields(read) if one.name != "head"]
     values += [read.head.request_line, read.head.header, read.head.lines]
     assert sorted(values) == sorted(numbers.values())
@@ -238,7 +238,7 @@ def test_the_rates_are_neutrons(load: Load) -> None:
         "delay_max": 1,
         "tolerated_queries": 7,
     }
-    read = rates(
+    read = make_rates(
         load(**{f"metadata_rate_limiting__{name}": value for name, value in group.items()})
     )
     assert read == RateSettings(
@@ -253,12 +253,12 @@ def test_the_rates_are_neutrons(load: Load) -> None:
 
 def test_workers_share_what_a_port_is_served_and_refuse_none_sooner() -> None:
     whole = Limits(connections_per_port=16, waiting_per_port=48, requests_per_port=9)
-    assert share(whole, 1) == whole
-    part = share(whole, 3)
+    assert worker_share(whole, 1) == whole
+    part = worker_share(whole, 3)
     assert (part.connections_per_port, part.requests_per_port) == (6, 3)
     assert part.connections_per_port + part.waiting_per_port == 64
     assert part.connections == whole.connections
-    assert share(whole, 64).requests_per_port == 1
+    assert worker_share(whole, 64).requests_per_port == 1
 
 
 RECORD = f"/device-metadata/{INSTANCE}"

@@ -27,7 +27,7 @@ from dfmeta.runtime.saved_state import (
     State,
     StateFile,
 )
-from dfmeta.wiring.lock import BridgeLock
+from dfmeta.wiring.process import BridgeLock
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, port
 from tests.harness.examples import examples
 

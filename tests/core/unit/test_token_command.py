@@ -14,7 +14,7 @@ from dfmeta.cli.token_command import parse_expiry
 from dfmeta.errors import Forbidden, RecordError, Unauthorized
 from dfmeta.store.auth import scopes
 from dfmeta.store.auth.tokens import hash_token
-from dfmeta.wiring.auth import build
+from dfmeta.wiring.store import make_authorizer
 
 Run = Callable[..., Result]
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
@@ -59,7 +59,7 @@ def test_a_token_that_is_created_works_until_it_is_revoked(run: Run, config: Pat
     assert token.startswith("dfm_")
     assert "\n" not in token
     assert result.stderr == "ci: created, without expiry, with read, metadata:delete:userdata\n"
-    authorizer = build(load_config([str(config)]))
+    authorizer = make_authorizer(load_config([str(config)]))
     assert authorizer is not None
     authorizer.authorize(f"Bearer {token}", scopes.accepted("read", "metadata"))
     authorizer.authorize(f"Bearer {token}", scopes.accepted("delete", "userdata"))

@@ -29,7 +29,7 @@ from dfmeta.proxy.engines.haproxy.program import Program
 from dfmeta.proxy.engines.haproxy.runtime import COMMANDS, REQUEST
 from dfmeta.proxy.recent import RECENT
 from dfmeta.runtime import clock
-from dfmeta.wiring import haproxy_program
+from dfmeta.wiring import services
 from tests.core.unit.haproxy.support import FOUR, value
 from tests.core.unit.haproxy.test_haproxy_handover import ENDPOINT, World
 from tests.core.unit.support import address, port, until
@@ -254,7 +254,7 @@ def test_program_that_fails_or_that_its_user_may_not_run_has_no_version(
     path = folder / "stand-in"
     program = Program(binary=str(path), user="")
     # The limit itself is met by the program that sleeps.
-    monkeypatch.setattr(haproxy_program, "_ASKED", 0.5)
+    monkeypatch.setattr(services, "_VERSION_TIMEOUT", 0.5)
     version = "echo 'HAProxy version 3.0.1 2024/06/10'"
     for text, mode, known in (
         (version, 0o755, True),
@@ -264,9 +264,9 @@ def test_program_that_fails_or_that_its_user_may_not_run_has_no_version(
     ):
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(mode)
-        found = haproxy_program.version(program)
+        found = services.haproxy_version(program)
         assert (found is not None) is known, text
-        assert found is None or (found.version, found.lua) == ("3.0.1", False)
+        assert found is None or (found.text, found.lua) == ("3.0.1", False)
     shutil.rmtree(folder)
 
 

@@ -103,10 +103,10 @@ def main() -> None:
 
     from dfmeta.admin import listener as admin
     from dfmeta.runtime.hub import Health
-    from dfmeta.wiring.database import repository
+    from dfmeta.wiring.store import open_repository
     from tests.core.unit.store.api.support import Tokens, make_api
 
-    api = make_api(repository(url), authorizer=Tokens() if how == "secured" else None)
+    api = make_api(open_repository(url), authorizer=Tokens() if how == "secured" else None)
     application = admin.AdminApplication(Health(), list, {}, api=api)
     listener = green_socket.socket(fileno=os.dup(0))
     admin.serve("", application, sock=listener)

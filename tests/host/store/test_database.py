@@ -21,13 +21,13 @@ import sys
 from dfmeta.runtime import patch
 patch()
 import eventlet
-from dfmeta.wiring.database import fault, repository
+from dfmeta.wiring.store import open_repository, store_fault
 from dfmeta.errors import StoreAwayError
 
 url, one = sys.argv[1:]
-store = repository(url)
+store = open_repository(url)
 store.put(one, document={"hostname": "a"})
-assert not fault(url)
+assert not store_fault(url)
 print("paused?", flush=True)
 sys.stdin.readline()
 
@@ -48,10 +48,10 @@ while pool.running():
 said = [one.wait() for one in asking]
 assert all(said), said
 assert turns > 10, "the hub has stood"
-assert fault(url)
+assert store_fault(url)
 print("away", flush=True)
 sys.stdin.readline()
-while fault(url):
+while store_fault(url):
     eventlet.sleep(0.05)
 assert store.get(one).id
 print("back", flush=True)

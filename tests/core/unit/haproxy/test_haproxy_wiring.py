@@ -18,7 +18,7 @@ from oslo_config import cfg
 from dfmeta.errors import ConfigError, StartError
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity
-from dfmeta.wiring import haproxy, haproxy_program
+from dfmeta.wiring import haproxy, services
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Load, address, port
 from tests.harness.certificates import Authority
 
@@ -86,14 +86,14 @@ def test_options_that_do_not_go_together_are_named(conf: Conf) -> None:
 def test_program_is_found_in_the_usual_folders_and_asked_as_its_user(
     conf: Conf, binary: Path, says: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(haproxy_program, "FOLDERS", (str(binary.parent),))
+    monkeypatch.setattr(services, "HAPROXY_FOLDERS", (str(binary.parent),))
     monkeypatch.setenv("PATH", "/nonexistent")
-    found = haproxy_program.program(conf(haproxy__binary="haproxy"))
+    found = services.find_haproxy(conf(haproxy__binary="haproxy"))
     assert (found.binary, found.user) == (str(binary), "")
     assert (found.version, found.lua) == ("3.0.1", True)
     assert says[0][3:] == ["", "64", str(os.getpid()), str(binary), "-vv"]
     says[-1] = "HAProxy version 2.6.0\nFeature list : -LUA"
-    found = haproxy_program.program(conf(haproxy__binary="haproxy"))
+    found = services.find_haproxy(conf(haproxy__binary="haproxy"))
     assert (found.version, found.lua) == ("2.6.0", False)
 
 
@@ -113,7 +113,7 @@ def test_program_that_cannot_be_used_is_named_with_its_package(conf: Conf, says:
     ):
         says[-1] = said
         with pytest.raises(ConfigError) as caught:
-            haproxy_program.program(conf(**({"haproxy__binary": binary} if binary else {})))
+            services.find_haproxy(conf(**({"haproxy__binary": binary} if binary else {})))
         assert caught.value.option == "[haproxy] binary", said
         assert cause in str(caught.value), said
 
@@ -121,10 +121,10 @@ def test_program_that_cannot_be_used_is_named_with_its_package(conf: Conf, says:
 def test_more_connections_than_files_are_named(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
     for most, maxconn in ((25088, 8192), (resource.RLIM_INFINITY, 8192)):
         monkeypatch.setattr(resource, "getrlimit", lambda _kind, most=most: (1024, most))
-        haproxy.setup(conf(haproxy__maxconn=maxconn), Registry())
+        haproxy.make_setup(conf(haproxy__maxconn=maxconn), Registry())
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: (1024, 25087))
     with pytest.raises(ConfigError) as caught:
-        haproxy.setup(conf(haproxy__maxconn=8192), Registry())
+        haproxy.make_setup(conf(haproxy__maxconn=8192), Registry())
     assert caught.value.option == "[haproxy] maxconn"
     assert "it needs 25088 open files, and dfmeta-agent may have 25087" in str(caught.value)
 
@@ -138,7 +138,7 @@ def test_plan_follows_the_options(conf: Conf) -> None:
         "haproxy__maxconn": 128,
         "DEFAULT__nova_metadata_host": "127.0.0.1, [::1]:8776, 127.0.0.1",
     }
-    plan = haproxy.plan(conf(**options))
+    plan = haproxy.make_plan(conf(**options))
     assert [(one.host, one.authority, str(one.address), one.port) for one in plan.servers] == [
         ("127.0.0.1", "127.0.0.1:8775", "127.0.0.1", 8775),
         ("::1", "[::1]:8776", "::1", 8776),
@@ -147,7 +147,7 @@ def test_plan_follows_the_options(conf: Conf) -> None:
     assert (plan.hold_timeout, plan.timeout_answer, plan.refuse_forwarded) == (5, "close", True)
     assert (plan.threads, plan.maxconn) == (2, 128)
     assert plan.hosts[:3] == ("169.254.169.254", "169.254.169.254:80", "[fe80::a9fe:a9fe]")
-    assert not haproxy.plan(conf(network_data_subports=False)).network_data_subports
+    assert not haproxy.make_plan(conf(network_data_subports=False)).network_data_subports
 
 
 def resolver(*found: str) -> Callable[..., list[Any]]:
@@ -163,7 +163,7 @@ def test_name_has_all_its_addresses_but_those_of_a_zone(
     named = conf(DEFAULT__nova_metadata_host="nova.example")
     answers = resolver("192.0.2.1", "fe80::1%eth0", "2001:db8::1")
     monkeypatch.setattr(green_socket, "getaddrinfo", answers)
-    plan = haproxy.plan(named)
+    plan = haproxy.make_plan(named)
     assert [str(one.address) for one in plan.servers] == ["192.0.2.1", "2001:db8::1"]
     assert {one.authority for one in plan.servers} == {"nova.example:8775"}
     assert not plan.several
@@ -172,7 +172,7 @@ def test_name_has_all_its_addresses_but_those_of_a_zone(
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(green_socket, "getaddrinfo", unknown)
-    assert haproxy.plan(named).servers == ()
+    assert haproxy.make_plan(named).servers == ()
 
 
 def test_host_without_a_name_is_not_asked_over_tls(
@@ -184,7 +184,7 @@ def test_host_without_a_name_is_not_asked_over_tls(
         "DEFAULT__nova_metadata_insecure": True,
         "DEFAULT__nova_metadata_host": "192.0.2.1, nova.example, ::1",
     }
-    plan = haproxy.plan(conf(**options))
+    plan = haproxy.make_plan(conf(**options))
     assert [one.host for one in plan.servers] == ["nova.example"]
     assert (plan.tls, plan.insecure, plan.several) == (True, True, True)
 
@@ -205,18 +205,18 @@ def test_files_for_tls_are_read_once(conf: Conf, authority: Authority, tmp_path:
         (files, b"", b""),
         (https, b"", b""),
     ):
-        found = haproxy.setup(conf(**options), Registry()).secrets
+        found = haproxy.make_setup(conf(**options), Registry()).secrets
         assert [found.ca, found.cert] == secrets
     loaded = conf(**https | files)
     os.unlink(copy)
     with pytest.raises(StartError, match="certificates for Nova cannot be loaded"):
-        haproxy.setup(loaded, Registry())
+        haproxy.make_setup(loaded, Registry())
 
 
 def plain(conf: cfg.ConfigOpts, *, version: int = 4, **identity: str) -> bool:
     fields = {"instance_id": INSTANCE, "project_id": PROJECT} | identity
     one = Identity(**fields, port_id="port", port_name="tap1", incarnation=1)
-    return haproxy.setup(conf, Registry()).entries.plain(one, version)
+    return haproxy.make_setup(conf, Registry()).entries.plain(one, version)
 
 
 def test_requests_with_limits_or_tokens_or_without_a_project_are_the_daemons(conf: Conf) -> None:
@@ -243,6 +243,6 @@ def test_entries_are_signed_as_nova_expects(conf: Conf) -> None:
     registry = Registry()
     registry.set_port(port(13))
     registry.learn(HERE, address(), 0)
-    ((_endpoint, entries),) = haproxy.setup(conf(), registry).entries.news([HERE], True)
+    ((_endpoint, entries),) = haproxy.make_setup(conf(), registry).entries.news([HERE], True)
     signature = hmac.new(b"a secret", INSTANCE.encode(), hashlib.sha256).hexdigest()
     assert [said.split("|")[4:] for said in entries.values()] == [[PROJECT, INSTANCE, signature]]

@@ -8,7 +8,7 @@ import pytest
 from dfmeta import metrics
 from dfmeta.model import Port, PortId, PortKind
 from dfmeta.sources.handover import RETRY
-from dfmeta.wiring import identity
+from dfmeta.wiring.identity import make_identities
 from tests.core.unit.support import INSTANCE, Load, port
 
 BROKEN, SOUND = port(13, name="tap1"), port(14, name="tap2")
@@ -27,7 +27,7 @@ class World:
         self.refused: set[str] = set()
         self.taken: dict[str, str] = {}
         conf = load(identity_sources="ovsdb", **options)
-        self.identities = identity.build(conf, self.take, self.drop)
+        self.identities = make_identities(conf, self.take, self.drop)
 
     def take(self, port: Port) -> None:
         self.taken[port.name] = port.instance_id

@@ -12,8 +12,8 @@ from dfmeta.model import GuestRequest, Identity
 from dfmeta.store.auth.edit import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.backend import StoreBackend
-from dfmeta.wiring import backends
-from dfmeta.wiring.api import StoreApi
+from dfmeta.wiring.backends import make_answer_settings
+from dfmeta.wiring.store import StoreApi
 from tests.core.unit.store.api.support import INSTANCE, Client
 from tests.core.unit.support import Load
 
@@ -42,7 +42,7 @@ def test_templates_are_for_guests_alone(
     client = Client(api)
     client.push("metadata", metadata=pushed)
     assert client.get(f"/device-metadata/{INSTANCE}").json == pushed
-    guest = StoreBackend(repository, backends.answers(conf))
+    guest = StoreBackend(repository, make_answer_settings(conf))
     given = json.loads(guest.open(GuestRequest("GET", "/metadata"), identity).answer().body)
     added = {name: f"https://da11.{name}" for name in ("api_url", "user_state_url")}
     assert given == pushed | added

@@ -23,7 +23,7 @@ from dfmeta.store.lookup.tokens import (
     IssuerToken,
 )
 from dfmeta.store.lookup.upstream import Patience, Upstream
-from dfmeta.wiring import lookup as from_configuration
+from dfmeta.wiring.services import make_puller
 from tests.core.unit.store.lookup.support import LATE, Asked, OtherStore, reply
 from tests.core.unit.store.support import named
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, Load
@@ -234,7 +234,7 @@ def test_each_query_carries_the_current_token_of_the_file(
     load: Load, repository: Repository, server: Server, file: Path
 ) -> None:
     conf = load(store__lookup_base_url=server.url, store__lookup_token_file=str(file))
-    puller = from_configuration.build(conf, repository)
+    puller = make_puller(conf, repository)
     assert puller is not None
     assert puller.get(INSTANCE) is None
     assert {asked.headers["authorization"] for asked in server.asked} == {f"Bearer {FILE_SECRET}"}
@@ -263,7 +263,7 @@ def test_an_unusable_file_stops_the_start(load: Load, repository: Repository, fi
     file.chmod(0o644)
     for _ in ("readable by all", "missing"):
         with pytest.raises(ConfigError, match="lookup_token_file") as caught:
-            from_configuration.build(conf, repository)
+            make_puller(conf, repository)
         assert FILE_SECRET not in str(caught.value)
         file.unlink(missing_ok=True)
 
@@ -271,7 +271,7 @@ def test_an_unusable_file_stops_the_start(load: Load, repository: Repository, fi
 def test_the_options_make_a_puller(
     load: Load, repository: Repository, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert from_configuration.build(load(), repository) is None
+    assert make_puller(load(), repository) is None
     conf = load(
         store__lookup_base_url=server.url,
         store__lookup_issuer=server.url,
@@ -280,7 +280,7 @@ def test_the_options_make_a_puller(
         store__lookup_scopes="read,more",
         store__lookup_retries=0,
     )
-    puller = from_configuration.build(conf, repository)
+    puller = make_puller(conf, repository)
     assert puller is not None
     with pytest.raises(LookupAwayError, match="there is no token"):
         puller.get(INSTANCE)

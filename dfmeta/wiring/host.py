@@ -1,4 +1,4 @@
-"""Settings of the host that the configuration asks for, as the commands use them."""
+"""The settings of the host that the configuration asks for, for the commands."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from pathlib import Path
 
 from oslo_config import cfg
 
+from dfmeta.conf.agent import layout_of
+from dfmeta.conf.metadata import keys_of, meta_of
 from dfmeta.doctor.facts import HostSettings, MetaSide
 from dfmeta.ovsdb.vswitchd import management_socket
 from dfmeta.runtime.saved_state import UNREADABLE, State, read_state
-from dfmeta.wiring.layout import keys_of, layout_of, meta_of
 
 
-def settings(conf: cfg.ConfigOpts) -> HostSettings:
+def make_host_settings(conf: cfg.ConfigOpts) -> HostSettings:
     """Return the settings of the host that follow from *conf* and state_path."""
     group = conf.df_metadata
     bridge, ovsdb = group.integration_bridge, group.ovsdb_connection
-    meta, remembered = meta_of(conf), State()
+    meta, state = meta_of(conf), State()
     with contextlib.suppress(*UNREADABLE):
-        remembered = read_state(Path(group.state_path))
+        state = read_state(Path(group.state_path))
     return HostSettings(
         bridge=bridge,
         tap=group.metadata_interface,
         ip=group.ip,
         host_ip=group.host_ip,
-        port=group.port or remembered.port or None,
-        listener=remembered.listener,
+        port=group.port or state.port or None,
+        listener=state.listener,
         route_table=group.route_table,
         layout=layout_of(group),
         ovsdb=ovsdb,
@@ -36,10 +37,10 @@ def settings(conf: cfg.ConfigOpts) -> HostSettings:
         state_path=group.state_path,
         sources=tuple(group.identity_sources),
         needs_project=group.backend == "nova",
-        host_service=remembered.host_service,
-        ip6=tuple(str(IPv6Address(one)) for one in group.ip6),
+        host_service=state.host_service,
+        ip6=tuple(str(IPv6Address(text)) for text in group.ip6),
         host_ip6=str(IPv6Address(group.host_ip6)),
-        listener6=remembered.listener6,
+        listener6=state.listener6,
         keys=keys_of(conf),
         meta=None
         if meta is None

@@ -13,7 +13,7 @@ from dfmeta.cmd import central, daemon
 from dfmeta.cmd.logs import NamingFormatter
 from dfmeta.errors import ConfigError, HostError, StoreError
 from dfmeta.runtime.throttle import Seldom
-from dfmeta.wiring import last_words
+from dfmeta.wiring import process
 
 Said = tuple[int, str]
 
@@ -37,7 +37,7 @@ def test_unexpected_error_is_one_line(
     dfmeta: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ctl.COMMANDS, "ports", ctl.Place("json", "nothing", ""))
-    monkeypatch.delenv(last_words.DEBUG, raising=False)
+    monkeypatch.delenv(process.DEBUG, raising=False)
     status, said = dfmeta("ports")
     assert status == 1
     assert said.startswith("dfmeta: AttributeError in dfmeta/cli/ctl.py:")
@@ -50,7 +50,7 @@ def test_traceback_is_printed_on_request(
     dfmeta: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, value: str, shown: bool
 ) -> None:
     monkeypatch.setitem(ctl.COMMANDS, "ports", ctl.Place("json", "nothing", ""))
-    monkeypatch.setenv(last_words.DEBUG, value)
+    monkeypatch.setenv(process.DEBUG, value)
     _status, said = dfmeta("ports")
     assert said.startswith("Traceback (most recent call last):\n") == shown
     assert said.endswith(" [unexpected]\n")
@@ -81,8 +81,10 @@ def test_a_value_of_any_length_is_cut() -> None:
 def test_a_file_that_the_system_refuses_is_no_fault_of_dfmetas(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="missing") as caught:
         (tmp_path / "missing").open()
-    assert last_words.unexpected(caught.value).line.startswith(f"{tmp_path}/missing: No such file")
-    assert last_words.unexpected(OSError("odd")).name == "unexpected"
+    assert process.unexpected_error(caught.value).line.startswith(
+        f"{tmp_path}/missing: No such file"
+    )
+    assert process.unexpected_error(OSError("odd")).name == "unexpected"
 
 
 ERROR = HostError(what="route add", device="tap-metadata", cause="Operation not permitted")
