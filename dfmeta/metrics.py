@@ -7,7 +7,7 @@ a label.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, Protocol, TypeVar, TypeVarTuple
 
 from prometheus_client import (
@@ -38,6 +38,25 @@ class By(Protocol[M_co, *V]):
     def labels(self, *values: *V) -> M_co:
         """Return the series with these label values."""
         ...
+
+
+class CountedBy(By[M_co, *V], Protocol):
+    """Type of a :class:`CountedGauge` with one label."""
+
+    count: Callable[[], Mapping[str, int]]
+
+
+class CountedGauge(Gauge):
+    """Gauge with one label whose series are counted in one pass at each scrape."""
+
+    count: Callable[[], Mapping[str, int]] = dict
+    """Returns value of the label → number."""
+
+    def collect(self) -> Iterable[Metric]:
+        """Count the series, and return them."""
+        for label, number in self.count().items():
+            self.labels(label).set(number)
+        return super().collect()
 
 
 PACKET_INS: By[
@@ -77,11 +96,13 @@ ADDRESSES: By[Gauge, Literal["4", "6"]] = Gauge(
     ["family"],
     registry=REGISTRY,
 )
-FLOWS: By[Gauge, Annotated[str, "the names of dfmeta.flows.pipeline:Purpose"]] = Gauge(
-    "dfmeta_flows",
-    "Flows that dfmeta maintains on the switch, by purpose, as dfmeta sent them",
-    ["purpose"],
-    registry=REGISTRY,
+FLOWS: CountedBy[Gauge, Annotated[str, "the names of dfmeta.flows.pipeline:Purpose"]] = (
+    CountedGauge(
+        "dfmeta_flows",
+        "Flows that dfmeta maintains on the switch, by purpose, as dfmeta sent them",
+        ["purpose"],
+        registry=REGISTRY,
+    )
 )
 """When it grows and the number of ports does not, guests keep changing addresses: see ``dfmeta
 ports``."""

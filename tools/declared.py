@@ -90,7 +90,7 @@ def _metric(
     labels = zip(metric._labelnames, hints, strict=True)
     values = {label: frozenset(_values(hint)) for label, hint in labels}
     return Metric(
-        constant, family.name, type(metric).__name__, family.documentation, values, remedy
+        constant, family.name, family.type.capitalize(), family.documentation, values, remedy
     )
 
 

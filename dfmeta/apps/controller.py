@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Final
 
 from dfmeta import metrics
-from dfmeta.apps import tally
-from dfmeta.apps.advertiser import Advertiser
-from dfmeta.apps.arrivals import Arrivals
+from dfmeta.apps.bridge import ManagedBridge
 from dfmeta.apps.channel import Channel
-from dfmeta.apps.driver import Driver
+from dfmeta.apps.counters import Arrivals
 from dfmeta.apps.floods import Floods
 from dfmeta.apps.learner import Learner
 from dfmeta.apps.numbers import Numbers
 from dfmeta.apps.probe import Probe
-from dfmeta.apps.reconciler import Builders, Remembered
+from dfmeta.apps.reconciler import Builders, Reconciler, Remembered
 from dfmeta.flows import meta_bridge as meta_flows
 from dfmeta.flows.desired import fixed_flows, guest_flows
-from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import BR_META, Layout
-from dfmeta.flows.service import Tap
 from dfmeta.identity.registry import Phase, Registry
 from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, hub, threads
@@ -30,7 +28,7 @@ HEED: Final = 8
 handles all messages that are there; hostile guests may keep it busy."""
 
 
-class Controller(Driver):
+class Controller:
     """Builds the parts of the switch side and connects them.
 
     :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
@@ -61,40 +59,36 @@ class Controller(Driver):
     ) -> None:
         channel = Channel(bridge, layout)
         self.arrivals = Arrivals(channel, registry.keys, clock=clock)
-        self.floods = Floods(
-            self.arrivals,
-            apply=lambda endpoint: self.reconciler.apply(endpoint),
-            name=lambda endpoint: _name_of(registry, endpoint),
-            clock=clock,
-        )
-        super().__init__(
+        self.numbers = Numbers(channel, registry)
+        reconciler = Reconciler(
             channel,
             registry,
             builders=Builders(fixed_flows, guest_flows),
-            datapath_id=datapath_id,
             adopts=adopts,
             remembered=remembered,
-            floods=self.floods.of,
+            floods=lambda endpoint: self.floods.of(endpoint),
             reconciled=self._reconciled,
         )
-        self.meta: MetaDriver | None = None
-        """Driver of the second bridge."""
-        if meta_bridge:
-            self.meta = MetaDriver(
-                registry,
-                meta_bridge,
-                datapath_id=meta_datapath_id,
-                may_begin=lambda: self.reconciler.adopted,
-            )
-        self.drivers: tuple[Driver, ...] = (self,) if self.meta is None else (self, self.meta)
-        """The drivers of all bridges, first that of the guests' ports."""
-        tally.show(
-            (one.reconciler.tally for one in self.drivers),
-            (one for driver in self.drivers for one in driver.channel.layout.pipeline.purposes),
+        self.floods = Floods(
+            self.arrivals,
+            apply=reconciler.apply,
+            name=lambda endpoint: _name_of(registry, endpoint),
+            clock=clock,
         )
+        self.bridge = ManagedBridge(
+            reconciler,
+            role="integration",
+            datapath_id=datapath_id,
+            prepare=self.numbers.ask,
+            connection_changed=self._connection_changed,
+        )
+        """The bridge with the guests' ports."""
+        self.meta = self._meta_bridge(registry, meta_bridge, meta_datapath_id)
+        """The second bridge; None: there is none."""
+        self.bridges = (self.bridge,) if self.meta is None else (self.bridge, self.meta)
         self.learner = Learner(
             registry,
-            self.reconciler,
+            reconciler,
             hold_timeout=hold_timeout,
             admit=self.floods.admit,
             beyond=self.meta.reconciler if self.meta is not None else None,
@@ -102,42 +96,50 @@ class Controller(Driver):
             clock=clock,
             pause=pause,
         )
-        self.numbers = Numbers(self.channel, registry)
-        self.advertiser = Advertiser(
-            self.channel, registry, lambda: self.reconciler.tap, admit=self.floods.admit
-        )
-        self.probe = Probe(self.channel, lambda: self.reconciler.tap)
-        self.probe6 = Probe(self.channel, lambda: self.reconciler.tap, version=6)
+        self.probe = Probe(channel, lambda: reconciler.tap)
+        self.probe6 = Probe(channel, lambda: reconciler.tap, version=6)
         self.probes = (self.probe, self.probe6)
         registry.subscribe(self.learner.release, Phase.FLOWS)
-        for one in self.drivers:
-            registry.subscribe(one.changed, Phase.FLOWS)
+        for managed in self.bridges:
+            registry.subscribe(managed.changed, Phase.FLOWS)
         registry.when_certain(self.learner.release)
+        metrics.FLOWS.count = self._count_flows
+
+    def _meta_bridge(
+        self, registry: Registry, bridge: str, datapath_id: Callable[[], int | None]
+    ) -> ManagedBridge | None:
+        if not bridge:
+            return None
+        channel = Channel(bridge, Layout(pipeline=BR_META))
+        builders = Builders(meta_flows.fixed_flows, meta_flows.guest_flows)
+        return ManagedBridge(
+            Reconciler(channel, registry, builders=builders),
+            role="meta",
+            datapath_id=datapath_id,
+            # Before the addresses that an earlier run left on the integration bridge have been
+            # adopted, their flows on this bridge would look like strays.
+            prepare=lambda: self.bridge.reconciler.adopted,
+        )
 
     @property
     def all_ready(self) -> bool:
         """Whether the switch has confirmed all flows of all bridges."""
-        return all(one.ready for one in self.drivers)
+        return all(bridge.ready for bridge in self.bridges)
 
     @property
     def any_busy(self) -> bool:
         """Whether flows of any bridge are being compared and sent at this moment."""
-        return any(one.busy for one in self.drivers)
-
-    def set_tap(self, tap: Tap | None) -> None:
-        """Set the port and the address of the proxy; the flows that lead to it are changed."""
-        self.set_target(tap)
+        return any(bridge.reconciler.busy for bridge in self.bridges)
 
     def withdraw(self) -> None:
-        """See :meth:`Driver.withdraw`, for all bridges."""
-        super().withdraw()
-        if self.meta is not None:
-            self.meta.withdraw()
+        """Remove dfmeta's flows from all bridges; see :meth:`ManagedBridge.withdraw`."""
+        for bridge in self.bridges:
+            bridge.withdraw()
 
     def refusal(self, endpoint: Endpoint) -> str:
         """Return why a bridge refused a flow of *endpoint*; empty if none did."""
-        found = (one.reconciler.refusals.get(endpoint, "") for one in self.drivers)
-        return next(filter(None, found), "")
+        causes = (bridge.reconciler.refusals.get(endpoint, "") for bridge in self.bridges)
+        return next(filter(None, causes), "")
 
     def heed(self) -> None:
         """Let all that the switch has sent by now be handled: a port may have another guest now.
@@ -145,9 +147,13 @@ class Controller(Driver):
         The thread that reads may wait for its turn while others answer guests.
         """
         for _ in range(HEED):
-            if not self.channel.unread:
+            if not self.bridge.channel.unread:
                 return
             threads.sleep(0)
+
+    def watch(self) -> None:
+        """Keep the flows of the bridge with the guests' ports right, indefinitely."""
+        self.bridge.watch(self.learner.expire)
 
     def limit_floods(self) -> None:
         """Watch for guests that flood, from now on."""
@@ -164,62 +170,28 @@ class Controller(Driver):
 
     def _ready6(self) -> bool:
         """Return whether guests are led to the proxy over IPv6."""
-        tap = self.reconciler.tap
+        tap = self.bridge.reconciler.tap
         return self.all_ready and tap is not None and bool(tap.guest_ip6)
 
-    def _note_connected(self, is_up: bool) -> None:
-        super()._note_connected(is_up)
+    def _connection_changed(self, is_up: bool) -> None:
         metrics.SWITCH_CONNECTED.set(int(is_up))
-        for one in self.probes:
-            one.reconnected()
+        for probe in self.probes:
+            probe.reconnected()
         if not is_up:
             self.floods.forget()
 
     def _reconciled(self) -> None:
         self.learner.release_all()
         if self.meta is not None and not self.meta.reconciler.adopted:
-            self.meta.doubt()
+            self.meta.reconciler.doubt()
 
-    def _turn(self) -> None:
-        self.learner.expire()
-
-    def _prepare(self) -> bool:
-        return self.numbers.ask()
+    def _count_flows(self) -> Mapping[str, int]:
+        """Return purpose → number of the flows that should be on the bridges."""
+        purposes = (bridge.channel.layout.pipeline.purposes for bridge in self.bridges)
+        counts = Counter(flow.purpose for bridge in self.bridges for flow in bridge.reconciler)
+        return {purpose.name: counts[purpose] for purpose in chain.from_iterable(purposes)}
 
 
 def _name_of(registry: Registry, endpoint: Endpoint) -> str:
     port = registry.port_at(endpoint)
     return port.name if port is not None else str(endpoint)
-
-
-class MetaDriver(Driver):
-    """Drives the second bridge of ``identity_scheme = meta_ip``.
-
-    :param may_begin: returns whether the addresses that an earlier run left on the integration
-        bridge have been adopted. Before that, their flows on this bridge would look like strays.
-    """
-
-    role: metrics.Bridge = "meta"
-
-    def __init__(
-        self,
-        registry: Registry,
-        bridge: str,
-        *,
-        datapath_id: Callable[[], int | None],
-        may_begin: Callable[[], bool],
-    ) -> None:
-        super().__init__(
-            Channel(bridge, Layout(pipeline=BR_META)),
-            registry,
-            builders=Builders(meta_flows.fixed_flows, meta_flows.guest_flows),
-            datapath_id=datapath_id,
-        )
-        self._may_begin = may_begin
-
-    def set_tap(self, tap: MetaTap | None) -> None:
-        """Set the bridge's ports and the proxy's; the flows that lead to them are changed."""
-        self.set_target(tap)
-
-    def _prepare(self) -> bool:
-        return self._may_begin()

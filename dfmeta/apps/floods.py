@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dfmeta import metrics
-from dfmeta.apps.arrivals import Arrivals
+from dfmeta.apps.counters import Arrivals
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
 from dfmeta.model import Endpoint

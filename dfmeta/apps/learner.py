@@ -1,8 +1,9 @@
-"""First SYNs: give the address a slot, install its flows, and only then send the SYN on.
+"""Packet-ins: first SYNs, and the solicitations that no flow can answer.
 
-A SYN is held while the instance of its port is unknown or the number of the port is in doubt. The
-contents of a frame are under the guest's control; only the in_port that the switch reports
-identifies the guest.
+An address gets a slot at its first SYN, then its flows, and only then is the SYN sent on. A SYN is
+held while the instance of its port is unknown or the number of the port is in doubt. The contents
+of a frame are under the guest's control; only the in_port that the switch reports identifies the
+guest.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dfmeta import metrics
 from dfmeta.apps.reconciler import Reconciler
 from dfmeta.errors import DfmetaError, PacketError
+from dfmeta.flows.flow import Action, Output
+from dfmeta.flows.pipeline import PORT_IN_PORT
 from dfmeta.flows.service import towards_proxy
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import Learned
 from dfmeta.identity.syn_accounting import GuestCounts
 from dfmeta.model import Endpoint, GuestAddress
-from dfmeta.packets import Syn, parse_syn
+from dfmeta.packets import Syn, parse_solicitation, parse_syn, write_advertisement
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
 
@@ -183,6 +186,34 @@ class Learner:
         else:
             self._learn(endpoint, syn, frame)
 
+    def solicited(self, ofport: int, frame: bytes) -> None:
+        """Answer a neighbour solicitation that came in at *ofport*, on that port. Never waits.
+
+        A flow turns the option with the sender's MAC into the option with the target's. Only a
+        solicitation without it comes here, which is rare (RFC 4861, 7.2.2, allows it for unicast
+        solicitations). It counts as a first packet.
+
+        Trust: a guest wrote the frame. The answer contains its own addresses and tap-metadata's.
+        """
+        try:
+            solicitation = parse_solicitation(frame)
+        except PacketError as error:
+            LOG.debug("A frame from ofport %d is not a solicitation: %s", ofport, error)
+            metrics.PACKET_INS.labels("malformed").inc()
+            return
+        endpoint, tap = Endpoint(ofport, solicitation.vid), self.reconciler.tap
+        if not self._admit(endpoint):
+            return
+        if self.registry.port_at(endpoint) is None:
+            metrics.PACKET_INS.labels("unknown_port").inc()
+        elif tap is not None and str(solicitation.target) in tap.guest_ip6:
+            metrics.PACKET_INS.labels("solicitation").inc()
+            advertisement = write_advertisement(solicitation, tap.mac)
+            try:
+                self._send(ofport, (Output(PORT_IN_PORT),), advertisement)
+            except DfmetaError as error:
+                LOG.info("A solicitation at ofport %d was not answered: %s", ofport, error)
+
     def release(self, endpoint: Endpoint) -> None:
         """Send on the held SYNs of *endpoint* if its instance is certain now."""
         if not len(self.holds) or not self._may_learn(endpoint):
@@ -261,11 +292,14 @@ class Learner:
             tap = self.reconciler.tap
             # Meanwhile another guest may have taken the port.
             if tap is not None and self.registry.has_slot(endpoint, learned):
-                channel = self.reconciler.channel
                 actions = towards_proxy(endpoint, learned.slot, tap=tap)
-                channel.post([channel.wire.packet_out(endpoint.ofport, actions, frame)])
+                self._send(endpoint.ofport, actions, frame)
                 metrics.FIRST_SYN_SECONDS.observe(self._clock() - since)
         except DfmetaError as error:
             LOG.info("A first SYN at %s was dropped: %s", endpoint, error)
         finally:
             self.registry.expect(endpoint, learned, self._clock())
+
+    def _send(self, ofport: int, actions: Iterable[Action], frame: bytes) -> None:
+        channel = self.reconciler.channel
+        channel.post([channel.wire.packet_out(ofport, actions, frame)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from os_ken.base.app_manager import OSKenApp
+from os_ken.base.app_manager import AppManager, OSKenApp
 from os_ken.controller import ofp_event
 from os_ken.controller.handler import (
     DEAD_DISPATCHER,
@@ -16,12 +16,13 @@ from os_ken.controller.handler import (
 from os_ken.controller.ofp_handler import OFPHandler
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from dfmeta.apps.bridge import ManagedBridge
 from dfmeta.apps.controller import Controller
-from dfmeta.apps.dial import Refusals
-from dfmeta.apps.driver import Driver
+from dfmeta.apps.dial import Refusals, accept, dial, listen
 from dfmeta.apps.numbers import Numbers
 from dfmeta.flows.pipeline import Purpose, purpose_of
-from dfmeta.runtime import threads
+from dfmeta.ovsdb.vswitchd import management_socket
+from dfmeta.runtime import hub, threads
 from dfmeta.runtime.hub import Turns
 
 LOG = logging.getLogger(__name__)
@@ -94,24 +95,24 @@ class MetadataApp(OSKenApp):
     def state_change(self, event: Any) -> None:
         """Note that a connection is up, or has ended."""
         if event.state == MAIN_DISPATCHER:
-            of = (one for one in self.controller.drivers if one.is_of(event.datapath))
-            next(of, self.controller).connected(event.datapath)
+            bridges = (bridge for bridge in self.controller.bridges if bridge.is_of(event.datapath))
+            next(bridges, self.controller.bridge).connected(event.datapath)
         else:
-            for one in self.controller.drivers:
-                one.disconnected(event.datapath)
+            for bridge in self.controller.bridges:
+                bridge.disconnected(event.datapath)
 
     @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)
     def packet_in(self, event: Any) -> None:
         """Take a guest's first SYN, with its port in in_port, or the answer to a probe."""
         message = event.msg
-        if not self.controller.channel.uses(message.datapath):
+        if not self.controller.bridge.channel.uses(message.datapath):
             return
         purpose = purpose_of(message.cookie)
         if purpose is Purpose.PROBE:
             for probe in self.controller.probes:
                 probe.packet_in(bytes(message.data))
         elif purpose is Purpose.GUEST_ND_BARE:
-            self.controller.advertiser.packet_in(message.match["in_port"], bytes(message.data))
+            self.controller.learner.solicited(message.match["in_port"], bytes(message.data))
         elif purpose in (Purpose.SYN, Purpose.SUBPORT_SYN):
             self.controller.learner.packet_in(message.match["in_port"], bytes(message.data))
             # os-ken handles all queued packet-ins one after the other, without a pause.
@@ -120,22 +121,22 @@ class MetadataApp(OSKenApp):
     @set_ev_cls(ofp_event.EventOFPFlowRemoved, MAIN_DISPATCHER)
     def flow_removed(self, event: Any) -> None:
         """Take the removal of a flow of the classification table, by dfmeta or another program."""
-        for one in self._drivers_of(event.msg):
-            one.flow_removed(event.msg)
+        for bridge in self._bridges_of(event.msg):
+            bridge.flow_removed(event.msg)
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN_DISPATCHER)
     def barrier_reply(self, event: Any) -> None:
         """Take the confirmation of a batch."""
-        for one in self._drivers_of(event.msg):
-            one.channel.barrier_reply(event.msg.xid)
+        for bridge in self._bridges_of(event.msg):
+            bridge.channel.barrier_reply(event.msg.xid)
 
     @set_ev_cls(ofp_event.EventOFPErrorMsg, MAIN_DISPATCHER)
     def error(self, event: Any) -> None:
         """Take the refusal of a message."""
         message = event.msg
         code = message.code if message.type != ofp.OFPET_EXPERIMENTER else message.exp_type
-        for one in self._drivers_of(message):
-            one.channel.error(message.xid, message.type, code)
+        for bridge in self._bridges_of(message):
+            bridge.channel.error(message.xid, message.type, code)
 
     @set_ev_cls(
         ofp_event.EventOFPFlowStatsReply,
@@ -145,16 +146,49 @@ class MetadataApp(OSKenApp):
         """Take one part of a dump."""
         message = event.msg
         more = bool(message.flags & ofp.OFPMPF_REPLY_MORE)
-        for one in self._drivers_of(message):
-            one.channel.multipart_reply(message.xid, message.body, more=more)
+        for bridge in self._bridges_of(message):
+            bridge.channel.multipart_reply(message.xid, message.body, more=more)
 
     @set_ev_cls(ofp_event.EventOFPAggregateStatsReply, MAIN_DISPATCHER)
     def aggregate_reply(self, event: Any) -> None:
         """Take the number of dfmeta's flows on the switch."""
-        for one in self._drivers_of(event.msg):
-            one.channel.multipart_reply(event.msg.xid, [event.msg.body], more=False)
+        for bridge in self._bridges_of(event.msg):
+            bridge.channel.multipart_reply(event.msg.xid, [event.msg.body], more=False)
 
-    def _drivers_of(self, message: Any) -> list[Driver]:
-        """Return the driver whose connection in use the message came over; empty: none."""
-        drivers = self.controller.drivers
-        return [one for one in drivers if one.channel.uses(message.datapath)]
+    def _bridges_of(self, message: Any) -> list[ManagedBridge]:
+        """Return the bridge whose connection in use the message came over; empty: none."""
+        bridges = self.controller.bridges
+        return [bridge for bridge in bridges if bridge.channel.uses(message.datapath)]
+
+
+def connect(controller: Controller, connection: str, ovsdb_connection: str) -> None:
+    """Connect *controller* to its bridges from now on.
+
+    :param connection: the option openflow_connection; a second bridge is always connected to at its
+        management socket.
+    :param ovsdb_connection: the option ovsdb_connection.
+    :raises StartError: when the daemon cannot listen on the address.
+    """
+    bridge = controller.bridge.channel.bridge
+    manager, refusals = AppManager.get_instance(), Refusals(bridge)
+    for app in (
+        manager.instantiate(Handshake, numbers=controller.numbers, refusals=refusals),
+        manager.instantiate(MetadataApp, controller=controller),
+    ):
+        app.start()
+        for thread in app.threads:
+            hub.VITAL.watch_greenthread(f"os-ken's {app.name}", thread)
+    kind, _, where = connection.partition(":")
+    if kind == "listen":
+        host, _, port = where.rpartition(":")
+        listener = listen(host.strip("[]"), int(port))
+        hub.VITAL.spawn("OpenFlow listener", accept, listener, refusals)
+    else:
+        path = management_socket(connection, ovsdb_connection, bridge)
+        hub.VITAL.spawn("OpenFlow connection", dial, path, refusals)
+    hub.VITAL.spawn("watch over the flows", controller.watch)
+    if controller.meta is not None:
+        bridge = controller.meta.channel.bridge
+        path = management_socket("auto", ovsdb_connection, bridge)
+        hub.VITAL.spawn(f"OpenFlow connection to {bridge}", dial, path, refusals)
+        hub.VITAL.spawn(f"watch over the flows of {bridge}", controller.meta.watch)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,9 +36,7 @@ from typing import Any, NamedTuple
 
 from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
-from dfmeta.apps.drops import Drops
-from dfmeta.apps.removals import Removals
-from dfmeta.apps.tally import Tally
+from dfmeta.apps.counters import Drops
 from dfmeta.errors import (
     DfmetaError,
     NotConnectedError,
@@ -53,7 +52,7 @@ from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
-from dfmeta.runtime.threads import Semaphore
+from dfmeta.runtime.threads import Queue, Semaphore
 
 LOG = logging.getLogger(__name__)
 
@@ -62,6 +61,8 @@ BATCH = 100
 UNCONFIRMED = 4
 """Bundles of a reconcile that may be unconfirmed: os-ken's messages are large, and the switch has
 other work to do."""
+LATE = 10.0
+"""Seconds within which the switch reports a removal. It reports none that found no flow."""
 RECONCILE_POLL = 0.002
 """Seconds between two checks whether a reconcile has finished."""
 
@@ -104,7 +105,6 @@ class Reconciler:
         switch has lost.
     :param floods: returns the purposes whose packets an endpoint sends at too high a rate.
     :param reconciled: called after each reconcile, the first of which adopts those addresses.
-    :param doubt: called when the switch has not confirmed a batch.
     """
 
     def __init__(
@@ -113,11 +113,10 @@ class Reconciler:
         registry: Registry,
         *,
         builders: Builders,
-        adopts: Callable[[Endpoint], bool],
+        adopts: Callable[[Endpoint], bool] = lambda _endpoint: False,
         remembered: Callable[[], Iterable[Remembered]] = tuple,
         floods: Callable[[Endpoint], Collection[Purpose]] = lambda _endpoint: (),
         reconciled: Callable[[], object] = lambda: None,
-        doubt: Callable[[], object] = lambda: None,
     ) -> None:
         self.channel = channel
         self.registry = registry
@@ -129,11 +128,9 @@ class Reconciler:
         self._adopts, self._remembered, self._floods = adopts, remembered, floods
         self.adopted = False
         """Whether the addresses of an earlier run have been adopted."""
-        self._on_reconciled, self._on_doubt = reconciled, doubt
+        self._on_reconciled = reconciled
         self._fixed: ByKey = {}
         self._sent: dict[Endpoint, ByKey] = {}
-        self.tally = Tally()
-        """Counts of the desired flows."""
         self._last: dict[Endpoint, Pending] = {}
         self._one_reconcile = Semaphore()
         self._overtaken: dict[Endpoint, set[Any]] = {}
@@ -141,10 +138,13 @@ class Reconciler:
         self._refused = 0
         self.refusals: dict[Endpoint, str] = {}
         """Endpoint → why the switch refused one of its flows in the latest reconcile."""
-        self._removals = Removals(self._pipeline)
+        self._removed_at: dict[Any, float] = {}
+        """Match key → when its removal was sent, for flows whose removal the switch reports."""
         self._keys = registry.keys
         self._drops = Drops()
         self._doubted = False
+        self.doubts = Queue(1)
+        """Full after :meth:`doubt`, until :class:`~dfmeta.apps.bridge.ManagedBridge` takes it."""
         self._swept = False
         """Whether all tables were read on this connection: those of other programs, too, where a
         run with another ``table_base`` may have left flows."""
@@ -202,7 +202,7 @@ class Reconciler:
             pending.wait()
         except DfmetaError as error:
             LOG.warning("%s; reconciling", error)
-            self._on_doubt()
+            self.doubt()
         finally:
             if self._last.get(endpoint) is pending:
                 del self._last[endpoint]
@@ -236,11 +236,11 @@ class Reconciler:
             wire, tap, turns = self.channel.wire, self.tap, Turns()
             self._doubted = False
             self._overtaken = {}
-            self._removals.forget_old()
+            self._forget_old_removals()
             self._removed = True
             sweep = self.registry.allocator.begin_sweep() if self._pipeline.shows_numbers else None
             found = self._dump(turns, everywhere=not self._swept)
-            self._drops.flows(_each(found, turns))
+            self._drops.add(_each(found, turns))
             if not self.adopted:
                 self._adopt_addresses(found, wire, turns)
                 self._restore_addresses(wire, turns)
@@ -267,9 +267,14 @@ class Reconciler:
             return sum(map(len, found.values()))
 
     def doubt(self) -> None:
-        """Note that flows may be wrong, even if a reconcile under way finds no difference."""
+        """Note that flows may be wrong, even if a reconcile under way finds no difference.
+
+        This requests a reconcile, soon and once for many calls.
+        """
         self.confirmed = False
         self._doubted = True
+        if not self.doubts.full():
+            self.doubts.put_nowait(None)
 
     def disconnected(self) -> None:
         """Note that the connection has ended: flows that were sent may or may not be installed."""
@@ -279,18 +284,26 @@ class Reconciler:
     def misses(self, removed: DumpedFlow) -> bool:
         """Return whether *removed*, of the classification table, should still be on the switch.
 
-        The switch reports a removal of ours late: the flow may have been added again by then.
+        The switch reports every removal in that table, whichever program requested it. It reports
+        one of ours later than it confirms the batch: the flow may have been added again by then.
         """
-        if removed.flow is None or self._removals.take(removed.flow.match_key):
+        if removed.flow is None:
             return False
         key, endpoint = removed.flow.match_key, read_address(removed.flow, self._keys).endpoint
+        if clock.now() - self._removed_at.pop(key, -math.inf) <= LATE:
+            return False
         if endpoint is None:
             return key in self._fixed
         return key in self._sent.get(endpoint, {})
 
     def flow_count(self) -> int:
         """Return the number of dfmeta's flows that should be on the switch."""
-        return self.tally.total - self._refused
+        return len(self._fixed) + sum(map(len, self._sent.values())) - self._refused
+
+    def __iter__(self) -> Iterator[Flow]:
+        """Yield the flows that should be on the switch."""
+        for flows in (self._fixed, *self._sent.values()):
+            yield from flows.values()
 
     def _dump(self, turns: Turns, *, everywhere: bool = False) -> Grouped:
         wire = self.channel.wire
@@ -308,9 +321,7 @@ class Reconciler:
 
     def _send_differences(self, found: Grouped, tap: Any, *, wire: Wire, turns: Turns) -> int:
         """Send the difference, first for flows that belong to no endpoint, then by endpoint."""
-        fixed = _by_key(self._builders.fixed(tap))
-        self.tally.replace(self._fixed, fixed)
-        self._fixed = fixed
+        self._fixed = _by_key(self._builders.fixed(tap))
         others = dict.fromkeys((*found, *self.registry.endpoints(), *self._sent))
         others.pop(None, None)
         count = refused = 0
@@ -368,7 +379,7 @@ class Reconciler:
             for key, flow in wanted.items()
             if there.get(key) != flow and key not in newer
         ]
-        self._removals.note(one.read for one in strays if one.read is not None)
+        self._note_removals(one.read for one in strays if one.read is not None)
         metrics.FLOW_MODS.labels("delete").inc(len(removals))
         metrics.FLOW_MODS.labels("add").inc(len(additions))
         return removals + additions
@@ -519,16 +530,23 @@ class Reconciler:
         return sorted(strays, key=lambda one: rank.get(one.read.purpose, last) if one.read else 0)
 
     def _keep(self, endpoint: Endpoint, wanted: ByKey) -> None:
-        self.tally.replace(self._sent.get(endpoint, {}), wanted)
         if wanted:
             self._sent[endpoint] = wanted
         else:
             self._sent.pop(endpoint, None)
 
+    def _note_removals(self, flows: Iterable[Flow]) -> None:
+        now = clock.now()
+        self._removed_at |= {flow.match_key: now for flow in flows if flow.purpose.is_shared}
+
+    def _forget_old_removals(self) -> None:
+        oldest = clock.now() - LATE
+        self._removed_at = {key: at for key, at in self._removed_at.items() if at >= oldest}
+
     def _difference(self, before: ByKey, wanted: ByKey) -> list[Any]:
         gone = [flow for key, flow in before.items() if key not in wanted]
         new = [flow for key, flow in wanted.items() if before.get(key) != flow]
-        self._removals.note(gone)
+        self._note_removals(gone)
         metrics.FLOW_MODS.labels("delete").inc(len(gone))
         metrics.FLOW_MODS.labels("add").inc(len(new))
         wire = self.channel.wire

@@ -123,7 +123,7 @@ class AgentAdmin:
 
     def _service(self) -> dict[str, Any]:
         parts = self._parts
-        return rows.service_row(parts.controller.reconciler.tap, parts.tap.host.ipv6_fault)
+        return rows.service_row(parts.controller.bridge.reconciler.tap, parts.tap.host.ipv6_fault)
 
     def _names(self) -> dict[str, list[str]]:
         """Return instance → the names in its record, of the instances of this host."""

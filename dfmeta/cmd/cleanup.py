@@ -12,8 +12,8 @@ from typing import Any
 
 from oslo_config import cfg
 
-from dfmeta.apps import switch
 from dfmeta.apps.controller import Controller
+from dfmeta.apps.metadata import connect
 from dfmeta.cmd.activation import green
 from dfmeta.cmd.fd_store import keeper
 from dfmeta.cmd.startup_progress import LINES, Waiting
@@ -120,11 +120,11 @@ class Cleanup:
             meta_datapath_id=lambda: self._update.meta.datapath_id if self._update.meta else None,
         )
         group = self._group
-        switch.connect(controller, group.openflow_connection, group.ovsdb_connection)
-        self._await(lambda: controller.channel.connected, "the switch")
+        connect(controller, group.openflow_connection, group.ovsdb_connection)
+        self._await(lambda: controller.bridge.channel.connected, "the switch")
         saying = threads.spawn(self._say_removing)
         try:
-            flows = controller.reconciler.clear()
+            flows = controller.bridge.reconciler.clear()
             meta = controller.meta
             if meta is not None and self._update.meta and self._update.meta.datapath_id:
                 self._await(lambda: meta.channel.connected, "the second bridge")

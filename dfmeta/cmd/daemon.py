@@ -195,10 +195,10 @@ class Daemon:
         was, now = before.bridge, update.bridge
         if was is not None and now is not None and was.controllers != now.controllers:
             # A bridge deletes all flows when its first controller is added or its last one removed.
-            parts.controller.doubt()
+            parts.controller.bridge.reconciler.doubt()
         if before.meta is not None and before.meta != update.meta and parts.controller.meta:
             # Open vSwitch may have made the bridge or its ports anew.
-            parts.controller.meta.doubt()
+            parts.controller.meta.reconciler.doubt()
         turns = hub.Turns()
         for port_id in update.gone:
             parts.identities.forget(port_id)

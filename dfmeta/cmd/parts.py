@@ -142,14 +142,14 @@ class Parts:
         update, sock = self.update, self.tap.listeners.sockets.get(4)
         if self.controller.meta is not None:
             self.controller.meta.set_tap(self.tap.meta_tap(update, sock))
-        self.controller.set_tap(self.tap.as_flows_need_it(update, sock))
+        self.controller.bridge.set_tap(self.tap.as_flows_need_it(update, sock))
 
     def write_ids(self) -> None:
         """Write Meta addresses of ports into OVSDB that it does not have yet.
 
         :raises OvsdbError: when the transaction fails.
         """
-        if self.controller.meta is None or not self.controller.reconciler.adopted:
+        if self.controller.meta is None or not self.controller.bridge.reconciler.adopted:
             return
         unwritten = self.registry.pending_ovsdb_writes()
         self._name_those_without()

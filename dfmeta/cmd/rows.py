@@ -105,7 +105,7 @@ def probe_row(controller: Controller) -> dict[str, Any]:
     The members are those of IPv4, and ``ip6`` has the same members for IPv6; it is None if guests
     are served over IPv4 only.
     """
-    tap = controller.reconciler.tap
+    tap = controller.bridge.reconciler.tap
     served = tap is not None and bool(tap.guest_ip6)
     return {
         **controller.probe.report(),

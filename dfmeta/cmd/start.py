@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from dfmeta.apps import switch
+from dfmeta.apps.metadata import connect
 from dfmeta.cmd.activation import activated_guests
 from dfmeta.cmd.fd_store import notify
 from dfmeta.cmd.parts import Parts
@@ -70,7 +70,7 @@ class Start:
             parts.registry,
             ovsdb=parts.watcher,
             heed=parts.controller.heed,
-            confirm=parts.controller.reconciler.wait_for,
+            confirm=parts.controller.bridge.reconciler.wait_for,
         )
         open_store()
         parts.tap.listen_early()
@@ -86,7 +86,7 @@ class Start:
             return False
         parts.tell_tap()
         self.tap_is_told = True
-        switch.connect(parts.controller, group.openflow_connection, group.ovsdb_connection)
+        connect(parts.controller, group.openflow_connection, group.ovsdb_connection)
         if not self._await_switch():
             return False
         engine = proxy.serve(listeners.sockets)

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 from dfmeta import metrics
-from dfmeta.apps.arrivals import DOUBTFUL, Arrivals
 from dfmeta.apps.controller import Controller
+from dfmeta.apps.counters import DOUBTFUL, Arrivals
 from dfmeta.apps.probe import Probe
 from dfmeta.cmd.rows import moment
 from dfmeta.doctor.checks_guests import checksum_advice
@@ -61,7 +61,7 @@ class PortWatch:
         self._silence = Silence(
             registry, arrivals, controller.probe, first_syns, floods=floods.of, userspace=userspace
         )
-        bits, bridge = controller.numbers.bits, controller.channel.bridge
+        bits, bridge = controller.numbers.bits, controller.bridge.channel.bridge
         observers: dict[PortState, Observer] = {
             PortState.CUT_OFF: partial(
                 cut_off, bits=bits, refusal=controller.refusal, bridge=bridge
@@ -73,7 +73,7 @@ class PortWatch:
             observers[PortState.NO_PROJECT] = without_project
         if controller.meta is not None:
             observers[PortState.NO_META_IP] = FullRange(
-                registry, lambda: controller.reconciler.adopted
+                registry, lambda: controller.bridge.reconciler.adopted
             ).cause
         self.conditions = PortStateMonitor(registry, observers)
         for state in PortState:
@@ -96,7 +96,7 @@ class PortWatch:
         from dfmeta.cmd.rows import port_rows
 
         self._gather()
-        tap = self._controller.reconciler.tap
+        tap = self._controller.bridge.reconciler.tap
         return port_rows(
             self._registry,
             conditions=self.conditions,

@@ -100,7 +100,7 @@ class Life(RuleBasedStateMachine):
     @rule(served=st.sampled_from((TAP, TAP6)))
     def ipv6_comes_or_goes(self, served: Tap) -> None:
         """The host has IPv6, or has none."""
-        self.world.controller.set_tap(served)
+        self.world.controller.bridge.set_tap(served)
         settle()
 
     @rule(happenings=happenings, gap=st.integers(1, 9))
@@ -137,14 +137,14 @@ class Life(RuleBasedStateMachine):
     @rule()
     def reconnect(self) -> None:
         """The connection is lost and made anew."""
-        self.world.controller.disconnected(self.world.link)
+        self.world.controller.bridge.disconnected(self.world.link)
         settle()
         self.world.attach(self.world.switch)
 
     @rule()
     def switch_restarts(self) -> None:
         """The switch comes back with nothing."""
-        self.world.controller.disconnected(self.world.link)
+        self.world.controller.bridge.disconnected(self.world.link)
         settle()
         self.world.attach()
 

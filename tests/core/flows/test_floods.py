@@ -216,7 +216,7 @@ def test_reconcile_keeps_the_flows_of_a_flood(world: World) -> None:
 
 def test_lost_connection_ends_floods(world: World) -> None:
     flood(world, Host(1), count=FIRST + 1)
-    world.controller.disconnected(world.link)
+    world.controller.bridge.disconnected(world.link)
     settle()
     assert world.floods.of(HERE) == CALM
     world.connect(world.link)

@@ -126,7 +126,7 @@ def test_ipv6_flows_go_with_the_hosts_ipv6_and_come_back_with_it() -> None:
     with World(tap=TAP6) as world:
         busy(world)
         before = picture(world.switch)
-        world.controller.set_tap(TAP)
+        world.controller.bridge.set_tap(TAP)
         world.reconciler.reconcile()
         of_service = [one for one in world.switch.flows if one.table < CONTAINERS]
         assert not [one for one in of_service if one.match.get("eth_type") == IPV6]
@@ -134,7 +134,7 @@ def test_ipv6_flows_go_with_the_hosts_ipv6_and_come_back_with_it() -> None:
         assert out.port == ofp.OFPP_NORMAL
         (out,) = world.switch.receive(1, Host(1).segment())
         assert out.port == TAP.ofport
-        world.controller.set_tap(TAP6)
+        world.controller.bridge.set_tap(TAP6)
         world.reconciler.reconcile()
         assert picture(world.switch) == before
         assert world.reconciler.reconcile() == 0
@@ -196,7 +196,7 @@ def test_strays_and_flows_of_an_older_format_or_of_the_other_bridge_are_removed(
         place = {"cookie": cookie, "table_id": table, "priority": priority}
         world.foreign(match={"in_port": 4}, flags=ofp.OFPFF_SEND_FLOW_REM, **place)
     assert world.reconciler.reconcile() == 2, "those in the present tables"
-    world.controller.disconnected(world.link)
+    world.controller.bridge.disconnected(world.link)
     world.connect(world.link)
     assert picture(world.switch) == before, "all tables are read once for each connection"
 
@@ -214,22 +214,22 @@ def test_foreign_flow_in_the_place_of_ours_is_not_deleted(world: World) -> None:
 
 def test_a_removed_hook_makes_the_controller_doubt(world: World) -> None:
     world.plug(1)
-    ready, before = [world.controller.ready], list(world.switch.flows)
+    ready, before = [world.controller.bridge.ready], list(world.switch.flows)
     parser = world.link.ofproto_parser
     mod = parser.OFPFlowMod(
         world.link, command=ofp.OFPFC_DELETE, out_port=ofp.OFPP_ANY, out_group=ofp.OFPG_ANY
     )
     world.send(mod)
-    ready.append(world.controller.ready)
+    ready.append(world.controller.bridge.ready)
     gone = [one for one in before if is_ours(one.cookie) and one not in world.switch.flows]
     assert world.reconciler.reconcile() == len(gone) > 0
-    assert [*ready, world.controller.ready] == [True, False, True]
+    assert [*ready, world.controller.bridge.ready] == [True, False, True]
 
 
 def test_a_new_proxy_port_moves_every_flow_that_leads_there(world: World) -> None:
     world.plug(1)
     world.introduce(Host(1))
-    world.controller.set_tap(Tap(TAP.ofport, TAP.mac, 9999))
+    world.controller.bridge.set_tap(Tap(TAP.ofport, TAP.mac, 9999))
     world.reconciler.reconcile()
     (out,) = world.switch.receive(1, Host(1).segment())
     assert Frame(0, out.frame)["tcp_dst"] == 9999
@@ -281,12 +281,12 @@ def test_a_connection_that_is_lost_is_taken_up_again_with_the_difference_alone(
 ) -> None:
     busy(world)
     before, sent = picture(world.switch), world.switch.flow_mods
-    world.controller.disconnected(world.link)
-    assert not world.controller.ready
+    world.controller.bridge.disconnected(world.link)
+    assert not world.controller.bridge.ready
     world.connect(world.link)
     assert world.switch.flow_mods == sent
     assert picture(world.switch) == before
-    world.controller.disconnected(world.link)
+    world.controller.bridge.disconnected(world.link)
     world.unplug(2)
     world.connect(world.link)
     assert {one.match["in_port"][0] for one in world.switch.flows if "in_port" in one.match} == {

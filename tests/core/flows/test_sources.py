@@ -108,7 +108,7 @@ def test_service_answers_a_container_as_any_guest(world: World) -> None:
 
 def test_flows_of_a_check_are_found_again_and_go_with_the_port(world: World) -> None:
     before, mods = len(world.switch.flows), world.switch.flow_mods
-    world.controller.reconciler.reconcile()
+    world.controller.bridge.reconciler.reconcile()
     assert (len(world.switch.flows), world.switch.flow_mods) == (before, mods)
     world.unplug(CONTAINER)
     world.plug(CONTAINER)

@@ -209,8 +209,8 @@ class App:
             clock=lambda: self.now,
             pause=lambda _seconds: None,
         )
-        self.channel, self.floods = self.controller.channel, self.controller.floods
-        self.reconciler, self.learner = self.controller.reconciler, self.controller.learner
+        self.channel, self.floods = self.controller.bridge.channel, self.controller.floods
+        self.reconciler, self.learner = self.controller.bridge.reconciler, self.controller.learner
         self.reconciler.tap = tap
 
     @property
@@ -224,7 +224,7 @@ class App:
         link.app = MetadataApp(controller=self.controller)
         # A frame's packet-in is handled where the test hands it in, not in os-ken's own thread.
         link.app._turns = Turns(float("inf"))
-        self.controller.connected(link)
+        self.controller.bridge.connected(link)
         self.reconciler.reconcile()
         settle()
 

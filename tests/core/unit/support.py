@@ -455,7 +455,7 @@ class ModelSwitch(Datapath):
         self._app = MetadataApp(controller=controller)
         self._app._turns = Turns(float("inf"))
         self.model = _Model(self._deliver)
-        self.removed: Callable[[Any], object] = controller.flow_removed
+        self.removed: Callable[[Any], object] = controller.bridge.flow_removed
         self.silent = False
         self._late: list[Callable[[], object]] = []
 
@@ -534,8 +534,8 @@ class Rig:
             clock=lambda: self.now,
             pause=lambda seconds: self.pause(seconds),
         )
-        self.channel, self.floods = self.controller.channel, self.controller.floods
-        self.reconciler, self.learner = self.controller.reconciler, self.controller.learner
+        self.channel, self.floods = self.controller.bridge.channel, self.controller.floods
+        self.reconciler, self.learner = self.controller.bridge.reconciler, self.controller.learner
         self.switch = self.make_switch()
 
     def make_switch(self) -> ModelSwitch:
@@ -543,15 +543,15 @@ class Rig:
 
     def connect(self, *, tap: Tap | None = TAP) -> Rig:
         """Connect and reconcile, as the daemon does at start."""
-        self.controller.set_tap(tap)
-        self.controller.connected(self.switch)
+        self.controller.bridge.set_tap(tap)
+        self.controller.bridge.connected(self.switch)
         if tap is not None:
             self.reconciler.reconcile()
         let_hub_run()
         return self
 
     def disconnect(self) -> None:
-        self.controller.disconnected(self.switch)
+        self.controller.bridge.disconnected(self.switch)
         let_hub_run()
 
     def flows(self) -> set[Any]:

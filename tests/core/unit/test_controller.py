@@ -10,12 +10,12 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
-from dfmeta.apps import driver as driver_module
-from dfmeta.apps.removals import LATE, Removals
+from dfmeta.apps import bridge as bridge_module
+from dfmeta.apps.reconciler import LATE
 from dfmeta.errors import NotConnectedError
-from dfmeta.flows.desired import fixed_flows
-from dfmeta.flows.pipeline import BR_INT, Purpose
+from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint, PortId
+from dfmeta.runtime import clock
 from tests.core.unit.support import (
     FIXED_FLOWS,
     OTHER_INSTANCE,
@@ -37,7 +37,7 @@ REMOVED = "Flows of dfmeta were removed from br-int"
 
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(driver_module, "CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(bridge_module, "CHECK_INTERVAL", 0.01)
     rig = Rig()
     thread = eventlet.spawn(rig.controller.watch)
     yield rig
@@ -50,9 +50,9 @@ def reconciled(watching: Rig, caplog: pytest.LogCaptureFixture) -> Rig:
     """The same with a port, once the first reconcile of its switch is over; with INFO logged."""
     caplog.set_level("INFO")
     watching.registry.set_port(port())
-    watching.controller.set_tap(TAP)
-    watching.controller.connected(watching.switch)
-    until(lambda: watching.controller.ready, "the first reconcile")
+    watching.controller.bridge.set_tap(TAP)
+    watching.controller.bridge.connected(watching.switch)
+    until(lambda: watching.controller.bridge.ready, "the first reconcile")
     return watching
 
 
@@ -79,40 +79,40 @@ def test_a_foreign_datapath_is_refused_and_closed(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = Datapath(number=0xBAD)
-    rig.controller.connected(stranger)
+    rig.controller.bridge.connected(stranger)
     assert stranger.closed
     assert stranger.sent == []
     assert "0000000000000bad" in caplog.text
-    rig.controller.disconnected(stranger)
+    rig.controller.bridge.disconnected(stranger)
     assert rig.channel.connected
-    assert rig.controller.ready
+    assert rig.controller.bridge.ready
     unconnected = Rig()
-    unconnected.controller.connected(stranger)
+    unconnected.controller.bridge.connected(stranger)
     assert not unconnected.channel.connected
 
 
 def test_while_the_bridges_id_is_not_known_a_connection_is_taken() -> None:
     rig = Rig()
-    rig.controller._datapath_id = lambda: None
+    rig.controller.bridge._datapath_id = lambda: None
     unknown = Datapath(number=5)
-    rig.controller.connected(unknown)
+    rig.controller.bridge.connected(unknown)
     let_hub_run()
     assert rig.channel.connected
-    rig.controller.disconnected(unknown)
+    rig.controller.bridge.disconnected(unknown)
 
 
 def test_a_connection_begins_with_its_settings_and_is_ready_after_the_flows() -> None:
     rig = Rig()
-    assert not rig.controller.ready
-    rig.controller.connected(rig.switch)
+    assert not rig.controller.bridge.ready
+    rig.controller.bridge.connected(rig.switch)
     let_hub_run()
     assert rig.switch.kinds() == [ofp.OFPT_EXPERIMENTER, ofp.OFPT_SET_ASYNC]
     assert metrics.REGISTRY.get_sample_value("dfmeta_switch_connected") == 1
-    assert not rig.controller.ready
+    assert not rig.controller.bridge.ready
     rig.connect()
-    assert rig.controller.ready
+    assert rig.controller.bridge.ready
     rig.disconnect()
-    assert not rig.controller.ready
+    assert not rig.controller.bridge.ready
     assert metrics.REGISTRY.get_sample_value("dfmeta_switch_connected") == 0
 
 
@@ -123,12 +123,12 @@ def test_doubt_is_raised_by_a_removed_hook_alone(rig: Rig) -> None:
     for change in ({"cookie": 0x1234}, {"priority": 7}):
         mod = copy(hook(rig))
         vars(mod).update(change)
-        rig.controller.flow_removed(removed_of(mod))
-        assert rig.controller.ready, change
+        rig.controller.bridge.flow_removed(removed_of(mod))
+        assert rig.controller.bridge.ready, change
     mods = rig.switch.dump()
     from_tap = next(mod for mod in mods if mod.cookie & 0xFFFF == Purpose.FROM_TAP)
-    rig.controller.flow_removed(removed_of(from_tap))
-    assert not rig.controller.ready
+    rig.controller.bridge.flow_removed(removed_of(from_tap))
+    assert not rig.controller.bridge.ready
 
 
 def test_a_late_notice_of_dfmetas_removal_raises_no_doubt(
@@ -143,58 +143,55 @@ def test_a_late_notice_of_dfmetas_removal_raises_no_doubt(
     let_hub_run()
     assert len(late) == PORT_FLOWS - 1
     for message in late:
-        rig.controller.flow_removed(message)
-    assert rig.controller.ready
-    rig.controller.flow_removed(removed_of(hook(rig)))
-    assert not rig.controller.ready
+        rig.controller.bridge.flow_removed(message)
+    assert rig.controller.bridge.ready
+    rig.controller.bridge.flow_removed(removed_of(hook(rig)))
+    assert not rig.controller.bridge.ready
 
 
 def test_a_removal_is_a_line_once_the_switch_has_answered_after_it(
     reconciled: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reconciled.controller.flow_removed(removed_of(hook(reconciled)))
+    reconciled.controller.bridge.flow_removed(removed_of(hook(reconciled)))
     assert REMOVED not in caplog.text
-    until(lambda: reconciled.controller.ready, "the next reconcile")
+    until(lambda: reconciled.controller.bridge.ready, "the next reconcile")
     assert caplog.text.count(REMOVED) == 1
 
 
 def test_flows_that_go_with_the_switch_are_no_line(
     reconciled: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    reconciled.controller.flow_removed(removed_of(hook(reconciled)))
+    reconciled.controller.bridge.flow_removed(removed_of(hook(reconciled)))
     reconciled.disconnect()
     reconciled.connect()
-    until(lambda: reconciled.controller.ready, "the reconcile of the next connection")
+    until(lambda: reconciled.controller.bridge.ready, "the reconcile of the next connection")
     assert REMOVED not in caplog.text
     assert "The connection to br-int was lost" in caplog.text
 
 
-def test_a_removal_that_found_no_flow_hides_anothers_for_a_moment_alone() -> None:
-    now = [1000.0]
-    removals = Removals(BR_INT, clock=lambda: now[0])
-    (flow,) = (one for one in fixed_flows(TAP) if one.purpose is Purpose.FROM_TAP)
-    removals.note([flow, flow])
-    assert [removals.take(flow.match_key) for _ in range(3)] == [True, True, False]
-    removals.note([flow])
-    now[0] += LATE + 1
-    assert not removals.take(flow.match_key)
-    removals.note([flow])
-    now[0] += LATE + 1
-    removals.forget_old()
-    assert removals._sent == {}
+def test_removal_by_dfmeta_hides_anothers_for_a_moment_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.registry.remove_port(PortId("row-of-tap1"))
+    rig.registry.set_port(port())
+    let_hub_run()
+    later = clock.now() + LATE + 1
+    monkeypatch.setattr(clock, "now", lambda: later)
+    rig.controller.bridge.flow_removed(removed_of(hook(rig)))
+    assert not rig.controller.bridge.ready
 
 
 def test_a_removed_flow_without_a_connection_is_left_to_the_next_one(rig: Rig) -> None:
     message = removed_of(hook(rig))
     rig.disconnect()
-    rig.controller.flow_removed(message)
+    rig.controller.bridge.flow_removed(message)
 
 
 def test_the_same_tap_again_raises_no_doubt(rig: Rig) -> None:
-    rig.controller.set_tap(TAP)
-    assert rig.controller.ready
-    rig.controller.set_tap(None)
-    assert not rig.controller.ready
+    rig.controller.bridge.set_tap(TAP)
+    assert rig.controller.bridge.ready
+    rig.controller.bridge.set_tap(None)
+    assert not rig.controller.bridge.ready
 
 
 def test_a_change_that_cannot_be_sent_is_left_to_the_next_reconcile(
@@ -211,19 +208,19 @@ def test_the_watch_restores_flows_that_are_lost_with_and_without_notice(reconcil
     all_flows = FIXED_FLOWS + PORT_FLOWS
     reconciled.switch.flows = [one for one in reconciled.switch.flows if one.table != 201]
     until(lambda: len(reconciled.switch.flows) == all_flows, "the flows to be back")
-    until(lambda: reconciled.controller.ready, "the end of the reconcile")
+    until(lambda: reconciled.controller.bridge.ready, "the end of the reconcile")
     gone = hook(reconciled)
     reconciled.switch.flows = [
         one for one in reconciled.switch.flows if one.cookie & 0xFFFF != Purpose.GUEST_HTTP
     ]
-    reconciled.controller.flow_removed(removed_of(gone))
+    reconciled.controller.bridge.flow_removed(removed_of(gone))
     until(lambda: len(reconciled.switch.flows) == all_flows, "the hook to be back")
 
 
 def test_the_watch_tries_again_after_a_failure(watching: Rig) -> None:
     watching.switch.model.refuse = lambda _mod: (ofp.OFPET_FLOW_MOD_FAILED, ofp.OFPFMFC_TABLE_FULL)
-    watching.controller.set_tap(TAP)
-    watching.controller.connected(watching.switch)
+    watching.controller.bridge.set_tap(TAP)
+    watching.controller.bridge.connected(watching.switch)
 
     def failed() -> float:
         sample = "dfmeta_reconciles_total"
@@ -232,22 +229,22 @@ def test_the_watch_tries_again_after_a_failure(watching: Rig) -> None:
     before = failed()
     until(lambda: failed() >= before + 2, "two failures")
     watching.switch.model.refuse = lambda _mod: None
-    until(lambda: watching.controller.ready, "a reconcile")
+    until(lambda: watching.controller.bridge.ready, "a reconcile")
 
 
 def test_the_watch_outlives_a_lost_connection_in_the_middle_of_a_count(
     watching: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watching.controller.set_tap(TAP)
-    watching.controller.connected(watching.switch)
-    until(lambda: watching.controller.ready, "the first reconcile")
+    watching.controller.bridge.set_tap(TAP)
+    watching.controller.bridge.connected(watching.switch)
+    until(lambda: watching.controller.bridge.ready, "the first reconcile")
     watching.switch.silent = True
     asked = len(watching.switch.sent)
     until(lambda: len(watching.switch.sent) > asked, "a count")
     watching.disconnect()
     watching.switch = watching.make_switch()
-    watching.controller.connected(watching.switch)
-    until(lambda: watching.controller.ready, "a reconcile on the next connection")
+    watching.controller.bridge.connected(watching.switch)
+    until(lambda: watching.controller.bridge.ready, "a reconcile on the next connection")
 
 
 def test_the_watch_gives_up_syns_that_waited_too_long(watching: Rig) -> None:
@@ -259,7 +256,7 @@ def test_the_watch_gives_up_syns_that_waited_too_long(watching: Rig) -> None:
 
 def test_changes_while_the_flows_are_counted_are_not_missing(rig: Rig) -> None:
     rig.switch.silent = True
-    looks = eventlet.spawn(rig.controller._looks_right)
+    looks = eventlet.spawn(rig.controller.bridge._looks_right)
     let_hub_run()
     rig.registry.set_port(port(14, name="tap2"))
     rig.registry.remove_port(PortId("row-of-tap1"))
@@ -273,5 +270,5 @@ def test_right_flows_are_not_compared_at_each_check(reconciled: Rig) -> None:
         return sum(one.value for one in metrics.RECONCILES.collect()[0].samples)
 
     before = comparisons()
-    eventlet.sleep(20 * driver_module.CHECK_INTERVAL)
+    eventlet.sleep(20 * bridge_module.CHECK_INTERVAL)
     assert comparisons() == before

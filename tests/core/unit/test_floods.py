@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from dfmeta.apps.arrivals import Arrivals, Reading
+from dfmeta.apps.counters import Arrivals, Reading
 from dfmeta.apps.floods import INTERVAL, Floods
 from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
 from dfmeta.model import Endpoint

@@ -78,7 +78,7 @@ def test_a_syn_whose_flows_a_reconcile_is_sending_waits_for_them(rig: Rig) -> No
     rig.disconnect()
     rig.switch = rig.make_switch()
     rig.registry.learn(HERE, address(), 0)
-    rig.controller.connected(rig.switch)
+    rig.controller.bridge.connected(rig.switch)
     eventlet.spawn(rig.reconciler.reconcile_quietly)
     let_hub_run_until_settling(rig)
     send(rig, syn())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from os_ken.ofproto.ofproto_v1_3_parser import OFPFlowStats
 
-from dfmeta.apps.drops import BY_FLOW
+from dfmeta.apps.counters import BY_FLOW
 from dfmeta.flows import desired, meta_bridge
 from dfmeta.flows.desired import Guest
 from dfmeta.flows.entry import Entry

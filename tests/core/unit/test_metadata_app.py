@@ -63,7 +63,7 @@ def test_a_message_over_another_connection_does_not_count(app: MetadataApp, rig:
     removed = removed_of(rig.switch.dump()[0])
     app.flow_removed(over(rig, SimpleNamespace(msg=removed), datapath=other))
     assert not pending.finished
-    assert rig.controller.ready
+    assert rig.controller.bridge.ready
 
 
 def test_error_reaches_the_pending_request(app: MetadataApp, rig: Rig) -> None:

@@ -169,7 +169,7 @@ def test_after_a_gap_every_number_is_in_doubt_and_none_is_lost(rig: Rig, ovsdb: 
     rig.disconnect()
     rig.switch = rig.make_switch()
     rig.switch.model.names = {13: b"tap1", 14: b"tap2"}
-    rig.controller.connected(rig.switch)
+    rig.controller.bridge.connected(rig.switch)
     assert rig.controller.numbers.ask()
     assert served(rig) == {}
     assert not rig.registry.holds(claim)
@@ -188,7 +188,7 @@ def test_port_that_went_during_a_gap_is_another_when_it_is_back(rig: Rig, ovsdb:
     rig.disconnect()
     rig.switch = rig.make_switch()
     rig.switch.model.names = {14: b"tap2"}
-    rig.controller.connected(rig.switch)
+    rig.controller.bridge.connected(rig.switch)
     assert rig.controller.numbers.ask()
     ovsdb.answer()
     assert not rig.registry.holds(claim)

@@ -110,7 +110,7 @@ def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcil
     rig.connect()
     served = {one.field("in_port") for one in rig.flows() if one.purpose is Purpose.GUEST_HTTP}
     assert served == {13, 14}
-    assert rig.controller.ready
+    assert rig.controller.bridge.ready
     assert rig.reconciler.flow_count() == len(rig.switch.flows), "the watch sees nothing missing"
     assert "66" in caplog.text
     rig.switch.model.refuse = lambda _mod: None

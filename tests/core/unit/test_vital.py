@@ -12,9 +12,9 @@ import pytest
 
 from dfmeta.admin import listener as admin
 from dfmeta.admin.server import AdminServer
-from dfmeta.apps import switch as switch_module
+from dfmeta.apps import metadata as switch_module
 from dfmeta.apps.controller import Controller
-from dfmeta.apps.switch import connect
+from dfmeta.apps.metadata import connect
 from dfmeta.cmd.daemon import Daemon
 from dfmeta.errors import StartError
 from dfmeta.flows.pipeline import Layout

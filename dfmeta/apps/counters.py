@@ -1,16 +1,13 @@
-"""Reads from the switch how many SYNs each guest's port has sent.
-
-One small aggregate request shows whether any SYN came at all. Only then are the flows read, and not
-more often than :data:`SHARE` of the time allows.
-"""
+"""The packet counters of dfmeta's flows on the switch: SYNs of each guest's port, and drops."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from dfmeta import metrics
 from dfmeta.apps.channel import Channel
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.flows.reading import read_address
@@ -27,6 +24,19 @@ LONGEST: Final = 4.0
 DOUBTFUL: Final = 16
 """Largest number of ports for which one look counts the replies."""
 
+BY_FLOW: Mapping[Purpose, metrics.Dropped] = {
+    Purpose.GUEST_FRAGMENT: "fragment",
+    Purpose.SERVICE_DROP: "no_connection",
+    Purpose.REPLY_DROP: "no_answer",
+    Purpose.SUBPORT_DROP: "second_tag",
+    Purpose.SOURCE_ROUTER_DROP: "source",
+    Purpose.SOURCE_DROP: "source",
+    Purpose.META_OTHER_DROP: "no_answer",
+    Purpose.META_SOURCE_DROP: "no_connection",
+    Purpose.META_PROXY_DROP: "no_connection",
+    Purpose.META_REPLY_DROP: "no_answer",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -39,7 +49,10 @@ class Reading:
 
 
 class Arrivals:
-    """Reads the packet counts of each port.
+    """Reads from the switch how many SYNs each guest's port has sent.
+
+    One small aggregate request shows whether any SYN came at all. Only then are the flows read, and
+    not more often than :data:`SHARE` of the time allows.
 
     :param keys: the key scheme.
     :param clock: monotonic seconds.
@@ -132,3 +145,31 @@ class Arrivals:
 
     def _at(self, found: DumpedFlow) -> Endpoint | None:
         return read_address(found.read, self._keys).endpoint if found.read is not None else None
+
+
+class Drops:
+    """Adds new drops to the metric, by comparing each dump of a reconcile with the one before it.
+
+    Packets that a flow drops after the last dump before its removal are not counted. The metric has
+    a reason and no guest: ``dfmeta flows`` shows the packets of each guest's flows.
+    """
+
+    def __init__(self) -> None:
+        self._packets: dict[Hashable, int] | None = None
+        for reason in BY_FLOW.values():
+            metrics.DROPPED.labels(reason)
+
+    def add(self, flows: Iterable[DumpedFlow]) -> None:
+        """Count the drops that a dump of flows shows."""
+        before, self._packets = self._packets, {}
+        for dumped in flows:
+            reason = BY_FLOW.get(dumped.flow.purpose) if dumped.flow is not None else None
+            if dumped.flow is None or reason is None:
+                continue
+            key, packets = dumped.flow.match_key, dumped.packets
+            self._packets[key] = packets
+            # The counts of the first dump were added to the metric by an earlier run. The counter
+            # of a flow that was installed again begins at zero.
+            if before is not None:
+                earlier = before.get(key, 0)
+                metrics.DROPPED.labels(reason).inc(packets - earlier * (packets >= earlier))

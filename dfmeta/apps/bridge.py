@@ -1,21 +1,19 @@
-"""Drives one bridge: its connection, its flows, and the checks that they are still there."""
+"""One managed bridge: its connection, its flows, and the checks that they are still there."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 from dfmeta import metrics
-from dfmeta.apps.channel import Channel
-from dfmeta.apps.reconciler import Builders, Reconciler, Remembered
+from dfmeta.apps.reconciler import Reconciler
 from dfmeta.errors import DfmetaError
-from dfmeta.flows.pipeline import CONTROLLER_ID, Purpose
-from dfmeta.identity.registry import Registry
+from dfmeta.flows.pipeline import CONTROLLER_ID
 from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.threads import Empty, Queue
+from dfmeta.runtime.threads import Empty
 
 LOG = logging.getLogger(__name__)
 
@@ -27,44 +25,29 @@ WITHDRAW_TIMEOUT: Final = 3.0
 """Longest time in seconds for the removal of all flows after a failed start."""
 
 
-class Driver:
+class ManagedBridge:
     """Keeps the flows of one bridge equal to the desired flows.
 
-    :param builders: build the desired flows of the bridge.
+    :param role: name of the bridge in metrics.
     :param datapath_id: returns the bridge's datapath id from OVSDB, or None while it is not known.
         Any program on the host may connect to a TCP listener and pose as a switch.
-    :param adopts, remembered, floods: see :class:`~dfmeta.apps.reconciler.Reconciler`.
-    :param reconciled: called after each reconcile.
+    :param prepare: prepares a comparison of all flows; returns whether it may begin.
+    :param connection_changed: called when the connection is up, and when it was lost.
     """
-
-    role: metrics.Bridge = "integration"
-    """Name of the bridge in metrics."""
 
     def __init__(
         self,
-        channel: Channel,
-        registry: Registry,
+        reconciler: Reconciler,
         *,
-        builders: Builders,
+        role: metrics.Bridge,
         datapath_id: Callable[[], int | None],
-        adopts: Callable[[Endpoint], bool] = lambda _endpoint: False,
-        remembered: Callable[[], Iterable[Remembered]] = tuple,
-        floods: Callable[[Endpoint], Collection[Purpose]] = lambda _endpoint: (),
-        reconciled: Callable[[], object] = lambda: None,
+        prepare: Callable[[], bool],
+        connection_changed: Callable[[bool], object] = lambda _is_up: None,
     ) -> None:
-        self.channel = channel
-        self.reconciler = Reconciler(
-            channel,
-            registry,
-            builders=builders,
-            adopts=adopts,
-            remembered=remembered,
-            floods=floods,
-            reconciled=reconciled,
-            doubt=self.doubt,
-        )
-        self._datapath_id = datapath_id
-        self._doubts = Queue(1)
+        self.channel, self.reconciler = reconciler.channel, reconciler
+        self._role = role
+        self._datapath_id, self._prepare = datapath_id, prepare
+        self._on_connection_changed = connection_changed
         self._lost_flows = False
         """Whether the switch has reported the removal of flows of ours, and has not answered since.
         A switch that stops reports the removal of all flows before it closes the connection."""
@@ -74,28 +57,17 @@ class Driver:
         """Whether the switch has confirmed all flows."""
         return self.channel.connected and self.reconciler.confirmed
 
-    @property
-    def busy(self) -> bool:
-        """Whether flows are being compared and sent at this moment."""
-        return self.reconciler.busy
-
-    def doubt(self) -> None:
-        """Request a comparison of all flows with the switch, soon and once for many calls."""
-        self.reconciler.doubt()
-        if not self._doubts.full():
-            self._doubts.put_nowait(None)
-
-    def set_target(self, target: Any) -> None:
+    def set_tap(self, tap: Any) -> None:
         """Set the ports that the flows lead to; the flows are changed.
 
-        :param target: a value of the type that the builders take; None: no ports yet.
+        :param tap: a value of the type that the builders take; None: no ports yet.
         """
-        if target != self.reconciler.tap:
-            self.reconciler.tap = target
-            self.doubt()
+        if tap != self.reconciler.tap:
+            self.reconciler.tap = tap
+            self.reconciler.doubt()
 
     def is_of(self, datapath: Any) -> bool:
-        """Return whether a new connection is certainly one of this driver's bridge."""
+        """Return whether a new connection is certainly one of this bridge."""
         expected = self._datapath_id()
         return expected is not None and datapath.id == expected
 
@@ -116,7 +88,7 @@ class Driver:
         self.channel.post([wire.set_controller_id(CONTROLLER_ID), wire.set_async()])
         LOG.info("Connected to %s, datapath %016x", self.channel.bridge, datapath.id)
         self._note_connected(True)
-        self.doubt()
+        self.reconciler.doubt()
 
     def disconnected(self, datapath: Any) -> None:
         """Note that a connection has ended; the dialler makes a new one."""
@@ -147,15 +119,18 @@ class Driver:
         found = self.channel.wire.removed(message)
         if found is not None and self.reconciler.misses(found):
             self._lost_flows |= self.reconciler.confirmed
-            self.doubt()
+            self.reconciler.doubt()
 
-    def watch(self) -> None:
-        """Keep the flows right, indefinitely; run this in a separate thread."""
+    def watch(self, each_turn: Callable[[], object] = lambda: None) -> None:
+        """Keep the flows right, indefinitely; run this in a separate thread.
+
+        :param each_turn: periodic work that belongs to no flow.
+        """
         due = clock.now()
         while True:
             with contextlib.suppress(Empty):
-                self._doubts.get(timeout=CHECK_INTERVAL)
-            self._turn()
+                self.reconciler.doubts.get(timeout=CHECK_INTERVAL)
+            each_turn()
             if not self.channel.connected or self.reconciler.tap is None:
                 continue
             if clock.now() >= due or not self._looks_right():
@@ -173,14 +148,8 @@ class Driver:
                 due = clock.now() + FULL_CHECK_INTERVAL
 
     def _note_connected(self, is_up: bool) -> None:
-        metrics.BRIDGE_CONNECTED.labels(self.role).set(int(is_up))
-
-    def _turn(self) -> None:
-        """Do the periodic work that belongs to no flow."""
-
-    def _prepare(self) -> bool:
-        """Prepare a comparison of all flows; return whether it may begin."""
-        return True
+        metrics.BRIDGE_CONNECTED.labels(self._role).set(int(is_up))
+        self._on_connection_changed(is_up)
 
     def _looks_right(self) -> bool:
         if not self.reconciler.confirmed:
