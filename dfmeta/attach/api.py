@@ -28,7 +28,7 @@ from dfmeta.attach.audit import Audit
 from dfmeta.attach.model import Attachment, Network, Parent, unknown_network
 from dfmeta.errors import AttachError
 from dfmeta.model import Answer, GuestRequest, Port
-from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.requests import split_path
 
 if TYPE_CHECKING:
     # A worker uses this module, and has no database.

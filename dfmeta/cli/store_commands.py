@@ -38,7 +38,7 @@ from dfmeta.cli.store_target import (
 )
 from dfmeta.errors import NoRecordError
 from dfmeta.store.api.client import UNKNOWN, StoreClient
-from dfmeta.store.api.listing import row_of, timestamp
+from dfmeta.store.api.representations import row_of, timestamp
 from dfmeta.store.db import HEAD
 from dfmeta.store.db.record import Record, parse_document
 from dfmeta.store.guest.defaults import EVERYWHERE

@@ -33,7 +33,7 @@ from dfmeta.store.api.client import StoreClient
 from dfmeta.store.api.requests import parse_id
 from dfmeta.store.api.seeds import FILES, METADATA, USERDATA, Seed, parse_line, parse_seed
 from dfmeta.store.db.record import Push, Whole
-from dfmeta.store.guest.keys import unusable
+from dfmeta.store.guest.values import unusable
 from dfmeta.wiring.process import PROG
 
 LINE_MAX: Final = 2 * USERDATA_MAX

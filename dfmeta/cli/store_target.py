@@ -25,7 +25,7 @@ from dfmeta.sources.domain import Domain
 from dfmeta.sources.folders import Folders
 from dfmeta.store.api import checks
 from dfmeta.store.api.client import StoreClient
-from dfmeta.store.api.listing import row_of
+from dfmeta.store.api.representations import row_of
 from dfmeta.store.api.requests import parse_id
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import defaults

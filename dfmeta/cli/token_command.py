@@ -22,9 +22,9 @@ from dfmeta.cli.common import (
 )
 from dfmeta.errors import ConfigError, NoTokenError, RecordError
 from dfmeta.runtime import clock
-from dfmeta.store.api.listing import timestamp
-from dfmeta.store.auth import edit as auth_edit
-from dfmeta.store.auth import scopes
+from dfmeta.store.api.representations import timestamp
+from dfmeta.store.auth import caller
+from dfmeta.store.auth import tokens as static_tokens
 from dfmeta.store.auth.tokens import StaticToken, read_tokens
 
 COLUMNS: Final = {
@@ -85,15 +85,15 @@ def create(
 ) -> None:
     """Create a token, store its hash and print the token. It cannot be shown again."""
     now = datetime.now(UTC).replace(microsecond=0)
-    grant = auth_edit.Grant(
+    grant = static_tokens.Grant(
         scopes=_scopes(names),
         created=now,
         name=name,
         expires=None if expires is None else parse_expiry(expires, now),
     )
     path = _token_file(config_files)
-    made = auth_edit.new_token()
-    added = auth_edit.add(path, grant, made)
+    made = static_tokens.new_token()
+    added = static_tokens.add(path, grant, made)
     # The token alone goes to stdout, so that a script can read it.
     click.echo(made)
     ends = f"valid until {timestamp(added.expires)}" if added.expires else "without expiry"
@@ -118,7 +118,7 @@ def list_tokens(config_files: tuple[str, ...], *, fmt: str, wide: bool) -> None:
 @click.argument("name")
 def revoke(config_files: tuple[str, ...], name: str) -> None:
     """Revoke the token NAME: the daemon refuses it from the next request on."""
-    if not auth_edit.remove(_token_file(config_files), name):
+    if not static_tokens.remove(_token_file(config_files), name):
         raise NoTokenError(cause=f"no token named {name}")
     click.echo(f"{name}: revoked")
 
@@ -152,13 +152,13 @@ def _wrong_expiry(text: str, cause: str) -> RecordError:
 def _scopes(names: Sequence[str]) -> tuple[str, ...]:
     """Return the scopes of all ``--scope`` options; each may list several with commas or spaces."""
     given = dict.fromkeys(one for name in names for one in re.split(r"[\s,]+", name) if one)
-    unknown = [one for one in given if one not in scopes.known()]
+    unknown = [one for one in given if one not in caller.all_scopes()]
     if unknown or not given:
         raise RecordError(
             what="--scope",
             value=unknown[0] if unknown else "",
             cause="no operation of the admin API requires it",
-            remedy=f"Give some of {', '.join(scopes.known())}",
+            remedy=f"Give some of {', '.join(caller.all_scopes())}",
         )
     return tuple(given)
 

@@ -40,10 +40,10 @@ from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.hub import Health
-from dfmeta.store.api.trusted import TrustedProxies
-from dfmeta.store.db.networks import parse_network
+from dfmeta.store.db.record import parse_network
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import dialects
+from dfmeta.store.guest.requests import TrustedProxies
 from dfmeta.wiring import process
 from dfmeta.wiring.backends import make_answer_settings, make_app_settings, make_limits, make_rates
 from dfmeta.wiring.store import StoreApi, open_puller, open_repository, store_fault

@@ -27,10 +27,9 @@ from dfmeta.proxy import access
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.claims import Claims
 from dfmeta.runtime.threads import Semaphore
-from dfmeta.store.api.trusted import HEADER, TrustedProxies
-from dfmeta.store.db.networks import Address
-from dfmeta.store.db.record import Record
+from dfmeta.store.db.record import Address, Record
 from dfmeta.store.guest.backend import StoreBackend, failure
+from dfmeta.store.guest.requests import HEADER, TrustedProxies
 
 Find = Callable[[Address, str], Record | None]
 """Return the record with an address, with the halves that the answer to a path needs; raise

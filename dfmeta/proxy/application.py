@@ -30,7 +30,7 @@ from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.recent import REASONS, RECENT
 from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
 from dfmeta.runtime import clock, threads
-from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.requests import split_path
 
 HOLD_POLL = 0.1
 DOUBT_POLL = 0.01

@@ -13,7 +13,7 @@ from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Answer, Endpoint, GuestRequest, Port
 from dfmeta.proxy.tokens import passed_on
-from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.requests import split_path
 
 FIRST: Final = "dfmeta"
 """First segment of the paths of dfmeta's own APIs."""

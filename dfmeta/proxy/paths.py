@@ -1,6 +1,7 @@
 """Questions about the paths of guests' requests. All of them see the same segments.
 
-Trust: the paths come from guests; :func:`~dfmeta.store.guest.paths.split_path` reads each spelling.
+Trust: the paths come from guests; :func:`~dfmeta.store.guest.requests.split_path` reads each
+spelling.
 """
 
 from __future__ import annotations

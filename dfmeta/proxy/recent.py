@@ -18,7 +18,7 @@ from dfmeta.identity.registry import Claim
 from dfmeta.model import Caller, Endpoint
 from dfmeta.proxy.tokens import is_token_path
 from dfmeta.runtime import clock
-from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.requests import split_path
 
 CLASSES: Final = ("2xx", "3xx", "4xx", "5xx", "closed")
 """Classes of a status (RFC 9110, 15), and the class of requests closed without an answer."""

@@ -33,7 +33,7 @@ from typing import Final, Generic, TypeVar
 from dfmeta.errors import StartError
 from dfmeta.model import Answer, GuestRequest, Identity, Port
 from dfmeta.runtime import clock
-from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.requests import split_path
 
 LOG = logging.getLogger(__name__)
 

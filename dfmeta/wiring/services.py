@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from dfmeta.http.client import Resolve
     from dfmeta.store.db.repository import Repository
     from dfmeta.store.lookup.puller import Puller
-    from dfmeta.store.lookup.tokens import TokenSource
-    from dfmeta.store.lookup.upstream import Upstream
+    from dfmeta.store.lookup.upstream import TokenSource, Upstream
 
 LOG = logging.getLogger(__name__)
 

@@ -218,8 +218,7 @@ def _make_gate(listen: str) -> Gate:
 
 def _make_oidc(group: Any) -> Verifier:
     # Imported only with an issuer, since the import of PyJWT and cryptography takes time.
-    from dfmeta.store.auth.keys import KeyCache
-    from dfmeta.store.auth.oidc import OidcSettings, OidcVerifier, issuer_keys
+    from dfmeta.store.auth.oidc import KeyCache, OidcSettings, OidcVerifier, issuer_keys
 
     settings = OidcSettings(
         issuer=group.oidc_issuer,

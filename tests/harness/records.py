@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from dfmeta.store.db.networks import Network
-from dfmeta.store.db.record import KEEP, Keep, Kind, Push
+from dfmeta.store.db.record import KEEP, Keep, Kind, Network, Push
 from dfmeta.store.db.repository import Repository
 
 

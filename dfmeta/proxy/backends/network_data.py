@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.proxy.paths import is_network_data
 from dfmeta.store import strictjson
-from dfmeta.store.guest.etags import tagged, unless_known
-from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.requests import split_path, tagged, unless_known
 
 SIZE_MAX: Final = 1 << 20
 """Bytes of the largest document that is read: a port takes about 500."""

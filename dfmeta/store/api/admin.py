@@ -4,7 +4,10 @@ Routes are in :mod:`dfmeta.store.api.routes`; bodies and texts are those of holl
 (specification 003), whose clients the API serves.
 
 Trust: none. No part of a body is read before the authorizer has accepted the request. The body is
-then validated in :mod:`dfmeta.store.api.requests`.
+then validated in :mod:`dfmeta.store.api.requests`. Each change of a record and each refused client
+has a line in the log, the audit: method, path, instance, the client's token or subject, its address
+and the status; never a body, a query or a part of a token. A client without a token can send any
+number of requests: the lines of refused clients are limited, and the omitted ones are counted.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs
@@ -32,9 +36,16 @@ from dfmeta.errors import (
     Unauthorized,
 )
 from dfmeta.model import Answer
-from dfmeta.store.api import attached, listing, openapi, routes
-from dfmeta.store.api.audit import Audit, AuditedCall
-from dfmeta.store.api.representations import JSON, document, envelope, wants_envelope
+from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import Seldom
+from dfmeta.store.api import attached, openapi, routes
+from dfmeta.store.api.representations import (
+    JSON,
+    document,
+    dump_rows,
+    envelope,
+    wants_envelope,
+)
 from dfmeta.store.api.requests import (
     parse_after,
     parse_device,
@@ -45,11 +56,11 @@ from dfmeta.store.api.requests import (
     refused_devices,
     refused_selector,
 )
-from dfmeta.store.api.routes import Action
+from dfmeta.store.api.routes import Action, Route
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.db.record import Kind, Record, parse_document
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.guest.etags import etag_of
+from dfmeta.store.guest.requests import etag_of
 
 LOG = logging.getLogger(__name__)
 
@@ -59,6 +70,12 @@ LARGE: Final = 16 * 1024
 """Bytes above which a body is parsed aside: 1 MB of small objects takes a third of a second."""
 RETRY_SECONDS: Final = 1
 """Retry-After of a 503."""
+
+REFUSED: Final = (401, 403)
+"""Statuses of a refused client (RFC 9110, 15.5.2 and 15.5.4)."""
+REFUSALS: Final = 60
+"""Maximum number of lines of refused clients in a minute."""
+NOT_KNOWN: Final = "an unknown client"
 
 Refresh = Callable[[Kind, str], Record | None]
 Gate = Callable[[webob.Request], str]
@@ -76,6 +93,55 @@ class Aside(Protocol):
 def at_once(step: Callable[[], _T]) -> _T:
     """Run *step* in the caller's thread; see :class:`Aside`."""
     return step()
+
+
+@dataclass(slots=True)
+class AuditedCall:
+    """One request, and the facts about it for its line."""
+
+    request: webob.Request
+    route: Route | None = None
+    """None: the path is unknown, or does not have the method."""
+    record_id: str = ""
+    """In lower case; empty: not known."""
+    client: str = NOT_KNOWN
+
+
+class Audit:
+    """Writes the lines of the audit.
+
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = clock.now) -> None:
+        self._seldom = Seldom(REFUSALS, clock=clock)
+
+    def note(self, call: AuditedCall, status: int) -> None:
+        """Write the line of a request that is for a change or is refused; others have none.
+
+        :param status: of the answer.
+        """
+        route = call.route
+        if route is None or not (route.changes or status in REFUSED):
+            return
+        level = logging.INFO
+        if status in REFUSED:
+            level = logging.WARNING
+            held = self._seldom.take()
+            if held is None:
+                return
+            if held:
+                LOG.warning("Audit: %d more requests of refused clients had no line", held)
+        LOG.log(
+            level,
+            "Audit: %s %s, instance %s, by %s from %s: %d",
+            call.request.method,
+            route.path,
+            call.record_id or "unknown",
+            call.client,
+            call.request.remote_addr or "unknown",
+            status,
+        )
 
 
 class AdminApi:
@@ -189,7 +255,7 @@ class AdminApi:
 
     def _list(self, call: AuditedCall) -> Answer:
         page = self._repository.page(parse_after(_query(call).get("after", [])))
-        body = self._aside(lambda: listing.dump(page))
+        body = self._aside(lambda: dump_rows(page))
         return Answer(200, body, content_type=JSON)
 
     def _push(self, kind: Kind, call: AuditedCall) -> Answer:

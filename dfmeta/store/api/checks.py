@@ -15,11 +15,9 @@ from typing import Any, Final
 from dfmeta.devices import validate_in
 from dfmeta.errors import DeviceError, RecordError
 from dfmeta.store import strict, strictjson
-from dfmeta.store.db.networks import Network, parse_network
-from dfmeta.store.db.schema import HTTP_TOKENS
+from dfmeta.store.db.record import HTTP_TOKENS, Network, parse_network
 from dfmeta.store.guest.documents import LABEL_MAX
-from dfmeta.store.guest.keys import unusable
-from dfmeta.store.guest.values import is_one_line
+from dfmeta.store.guest.values import is_one_line, unusable
 
 HOSTNAME_MAX: Final = 253
 """RFC 1123, 2.1 with RFC 1035, 2.3.4: 255 octets on the wire."""

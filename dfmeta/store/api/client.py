@@ -36,15 +36,15 @@ from dfmeta.http.authorities import client_context
 from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.runtime import clock
 from dfmeta.store import strict
-from dfmeta.store.api import listing
+from dfmeta.store.api import representations
 from dfmeta.store.api.representations import ENVELOPE
 from dfmeta.store.api.requests import parse_id
 from dfmeta.store.api.seeds import body_of
-from dfmeta.store.db.networks import Network, parse_network
 from dfmeta.store.db.record import (
     KEEP,
     Keep,
     Kind,
+    Network,
     Push,
     PutResult,
     Record,
@@ -52,6 +52,7 @@ from dfmeta.store.db.record import (
     dump_document,
     merge_patch,
     parse_document,
+    parse_network,
 )
 from dfmeta.store.guest.values import is_one_line
 
@@ -196,18 +197,18 @@ class StoreClient:
         found = [self._ask("DELETE", path, missing=True) is not None for path in paths]
         return any(found)
 
-    def list(self) -> Iterator[listing.Row]:
+    def list(self) -> Iterator[representations.Row]:
         """Yield the summaries of all instances' records in the order of ids, page by page."""
         after = ""
         while page := self._page(after):
             yield from page
             after = str(page[-1]["id"])
 
-    def _page(self, after: str) -> Sequence[listing.Row]:
+    def _page(self, after: str) -> Sequence[representations.Row]:
         query = f"?after={after}" if after else ""
         body = self._ask("GET", f"{_LIST}{query}", missing=True)
         try:
-            return listing.load(body or b"", after=after)
+            return representations.load_rows(body or b"", after=after)
         except ValueError:
             cause = f"{self._base} does not list its records: it is not a dfmeta store"
             raise NoApiError(cause=cause) from None

@@ -17,9 +17,8 @@ from dfmeta.devices.schema import ADDRESSES, NONE, SCHEMA
 from dfmeta.store.api.representations import ENVELOPE, JSON, USERDATA
 from dfmeta.store.api.requests import ADDRESSES_MAX, ENCODINGS, SELECTORS, TYPES
 from dfmeta.store.api.routes import PREFIX, ROUTES, Action, Route
-from dfmeta.store.db.record import Kind
+from dfmeta.store.db.record import HTTP_TOKENS, Kind
 from dfmeta.store.db.repository import PAGE
-from dfmeta.store.db.schema import HTTP_TOKENS
 
 Object = dict[str, Any]
 

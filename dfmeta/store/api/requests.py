@@ -17,10 +17,18 @@ from dfmeta.devices.schema import ADDRESSES, NONE, SCHEMA
 from dfmeta.errors import ApiError, DeviceError
 from dfmeta.store import strictjson
 from dfmeta.store.api.attached import Selector
-from dfmeta.store.db.networks import Address, Network, parse_address, parse_network
-from dfmeta.store.db.record import KEEP, Keep, Kind, Push
-from dfmeta.store.db.schema import HTTP_TOKENS
-from dfmeta.store.guest.keys import unusable
+from dfmeta.store.db.record import (
+    HTTP_TOKENS,
+    KEEP,
+    Address,
+    Keep,
+    Kind,
+    Network,
+    Push,
+    parse_address,
+    parse_network,
+)
+from dfmeta.store.guest.values import unusable
 
 ADDRESSES_MAX: Final = 1024
 """Maximum number of addresses of an instance; writing more would block the database for long."""

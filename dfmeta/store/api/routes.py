@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from dfmeta.store.auth import scopes
+from dfmeta.store.auth.caller import accepted_scopes, scopes_for_any
 from dfmeta.store.db.record import Kind
 
 PREFIX: Final = "/api/v1"
@@ -59,7 +59,7 @@ def _routes() -> Iterator[Route]:
     yield Route("GET", "/openapi.json", Action.DESCRIBE)
     for kind in Kind:
         path = f"/device-{kind}"
-        read, upsert, delete = (scopes.accepted(one, kind) for one in ("read", "upsert", "delete"))
+        read, upsert, delete = (accepted_scopes(one, kind) for one in ("read", "upsert", "delete"))
         yield Route("GET", path, Action.FIND, kind, read)
         yield Route("POST", path, Action.PUSH, kind, upsert)
         yield Route("POST", f"{path}/refresh/{ID}", Action.REFRESH, kind, upsert)
@@ -71,7 +71,7 @@ def _routes() -> Iterator[Route]:
             yield Route("DELETE", devices, Action.DETACH, kind, upsert)
         yield Route("GET", f"{path}/{ID}", Action.GET, kind, read)
         yield Route("DELETE", f"{path}/{ID}", Action.DELETE, kind, delete)
-    yield Route("GET", "/records", Action.LIST, None, scopes.accepted_for_any("read"))
+    yield Route("GET", "/records", Action.LIST, None, scopes_for_any("read"))
 
 
 ROUTES: Final = tuple(_routes())

@@ -15,9 +15,7 @@ from dfmeta.devices import validate_in
 from dfmeta.errors import DeviceError
 from dfmeta.store import strict, strictjson
 from dfmeta.store.api.requests import parse_id
-from dfmeta.store.db.networks import Network, parse_network
-from dfmeta.store.db.record import KEEP, Keep, Kind, Push
-from dfmeta.store.db.schema import HTTP_TOKENS
+from dfmeta.store.db.record import HTTP_TOKENS, KEEP, Keep, Kind, Network, Push, parse_network
 
 METADATA: Final = "meta-data"
 USERDATA: Final = "user-data"

@@ -1,7 +1,9 @@
 """Authorization for the store's admin API: bearer tokens (RFC 6750) and their scopes.
 
 The messages of answers are those of the library that hollow-metadataservice uses, because clients
-may compare them.
+may compare them. An operation accepts several scopes, and any one of them is sufficient: a general
+one (``write``), the operation's own (``delete``), or the one of the operation on one kind of record
+(``metadata:delete:userdata``).
 
 Trust: the header comes from the client. Nothing of it is trusted before a verifier has found the
 token's hash in the file, or verified the issuer's signature. No part of a token is logged or sent
@@ -13,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from dfmeta.errors import Forbidden, Unauthorized
 
@@ -29,6 +31,23 @@ SCOPES_SHOWN: Final = 32
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
 """``b64token`` of RFC 6750, 2.1."""
+
+Operation = Literal["upsert", "read", "delete"]
+
+PREFIX: Final = "metadata"
+"""Name of the service, the prefix of scopes for one kind of record."""
+KINDS: Final = ("metadata", "userdata")
+OPERATIONS: Final[tuple[Operation, ...]] = ("upsert", "read", "delete")
+_GENERAL: Final[dict[Operation, tuple[str, ...]]] = {
+    "upsert": ("write", "create", "update"),
+    "read": ("read",),
+    "delete": ("write", "delete"),
+}
+_ACTIONS: Final[dict[Operation, tuple[str, ...]]] = {
+    "upsert": ("create", "update"),
+    "read": ("read",),
+    "delete": ("delete",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +117,25 @@ def bearer_token(header: str | None) -> str:
 def _denied(scopes: Collection[str], accepted: Collection[str]) -> str:
     shown = sorted(scopes)[:SCOPES_SHOWN]
     return f"{DENIED}. Have: {','.join(shown)}; Need: {','.join(accepted)}"
+
+
+def accepted_scopes(operation: Operation, kind: str) -> tuple[str, ...]:
+    """Return the scopes of which any one is sufficient, in hollow-metadataservice's order.
+
+    :param kind: one of :data:`KINDS`; it does not come from the client.
+    :raises KeyError: *operation* is unknown.
+    """
+    narrow = (f"{PREFIX}:{action}:{kind}" for action in _ACTIONS[operation])
+    return (*_GENERAL[operation], *narrow)
+
+
+def scopes_for_any(operation: Operation) -> tuple[str, ...]:
+    """Return the scopes of which any one is sufficient for records of any kind."""
+    return tuple(dict.fromkeys(name for kind in KINDS for name in accepted_scopes(operation, kind)))
+
+
+def all_scopes() -> tuple[str, ...]:
+    """Return every scope that an operation accepts, the general ones first."""
+    each = (accepted_scopes(operation, kind) for operation in OPERATIONS for kind in KINDS)
+    names = dict.fromkeys(name for names in each for name in names)
+    return tuple(sorted(names, key=lambda name: ":" in name))

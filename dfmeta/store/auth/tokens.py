@@ -8,26 +8,34 @@ A token is 32 random bytes. Passwords need a slow hash because only few of them 
 does not apply here: 2^256 values cannot be tried, so one round of SHA-256 is safe, and a flood of
 wrong tokens cannot use up the CPU.
 
+A change is written beside the file and renamed to its name, so that a reader sees either the
+complete old content or the complete new content. Concurrent changes wait for each other: the lock
+is on the directory, because the file is replaced.
+
 Trust: the file comes from the operator. A file that other users can read or write is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import hashlib
 import hmac
 import json
 import logging
 import os
 import re
+import secrets
 import stat
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from dfmeta.errors import TokenFileError
+from dfmeta.errors import RecordError, TokenFileError
 from dfmeta.runtime import clock
 from dfmeta.store.auth.caller import Client
 
@@ -43,6 +51,10 @@ _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,128}", re.ASCII)
 """``scope-token`` of RFC 6749, 3.3."""
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _FIX: Final = "Fix or remove that line; dfmeta token create writes such lines"
+
+TOKEN_BYTES: Final = 32
+TOKEN_PREFIX: Final = "dfm_"  # noqa: S105  # for programs that search for leaked secrets
+FOLDER_MODE: Final = 0o700
 
 
 @dataclass(frozen=True)
@@ -273,3 +285,138 @@ def _mark(path: Path) -> tuple[int, ...] | None:
         return (error.errno or errno.EIO,)
     # The time of the inode's change too: a chmod may have fixed the file.
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Properties of a new token."""
+
+    scopes: tuple[str, ...]
+    created: datetime
+    name: str = ""
+    """Empty: the first ``token-N`` that is free."""
+    expires: datetime | None = None
+
+
+def new_token(make: Callable[[int], str] = secrets.token_urlsafe) -> str:
+    """Return a new token: :data:`TOKEN_BYTES` random bytes in base64url, after a prefix.
+
+    :param make: returns the given number of random bytes as text.
+    """
+    return f"{TOKEN_PREFIX}{make(TOKEN_BYTES)}"
+
+
+def add(path: Path, grant: Grant, token: str) -> StaticToken:
+    """Add a line for *token*; create the file and its directory if they are missing.
+
+    :raises RecordError: the name is invalid, or another token has it.
+    :raises TokenFileError: the file cannot be used or written; it is unchanged.
+    """
+    if grant.name and not is_name(grant.name):
+        raise RecordError(
+            what="--name",
+            value=grant.name,
+            cause="it is not 1 to 64 letters, digits or ._@-",
+            remedy="Give another name",
+        )
+    with _locked(path) as file:
+        text = read_text(file)
+        taken = {one.name for one in parse(text, file)}
+        if grant.name in taken:
+            raise RecordError(
+                what="--name",
+                value=grant.name,
+                cause="another token has this name",
+                remedy="Give another name, or revoke that token first",
+            )
+        added = StaticToken(
+            grant.name or _free_name(taken),
+            hash_token(token),
+            grant.scopes,
+            created=grant.created,
+            expires=grant.expires,
+        )
+        if text and not text.endswith("\n"):
+            text += "\n"
+        _write(file, f"{text}{format_line(added)}\n")
+    return added
+
+
+def remove(path: Path, name: str) -> bool:
+    """Remove a token's line; return False if there is no token of that name.
+
+    :raises TokenFileError: as :func:`add`.
+    """
+    with _locked(path) as file:
+        text = read_text(file)
+        if name not in {one.name for one in parse(text, file)}:
+            return False
+        lines = text.split("\n")
+        _write(file, "\n".join(one for one in lines if is_blank(one) or name_of(one) != name))
+    return True
+
+
+def _free_name(taken: set[str]) -> str:
+    number = 1
+    while f"token-{number}" in taken:
+        number += 1
+    return f"token-{number}"
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[Path]:
+    """Yield the real path of the file, with its directory locked against other writers."""
+    file = Path(os.path.realpath(path))
+    try:
+        file.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unwritable(file, error) from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield file
+    finally:
+        os.close(folder)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        # mkstemp(3) creates the file with mode 0600.
+        descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as new:
+                _keep_owner(descriptor, file)
+                new.write(text)
+                new.flush()
+                os.fsync(descriptor)
+            os.replace(name, file)
+        except BaseException:
+            os.unlink(name)
+            raise
+        _sync(file.parent)
+    except OSError as error:
+        raise _unwritable(file, error) from error
+
+
+def _keep_owner(descriptor: int, file: Path) -> None:
+    """Keep the owner (the daemon's user) of the file when root changes it."""
+    with contextlib.suppress(FileNotFoundError):
+        owner = file.stat()
+        if os.geteuid() == 0:
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unwritable(file: Path, error: OSError) -> TokenFileError:
+    return TokenFileError(
+        path=file,
+        cause=f"it cannot be written: {error.strerror or error}",
+        remedy="Run this as the user that owns it, or set another [store] token_file",
+    )

@@ -18,8 +18,15 @@ from typing import Final
 from dfmeta.errors import BackupError, StoreDamagedError
 from dfmeta.runtime import clock
 from dfmeta.store.db.database import Database
-from dfmeta.store.db.dialect import of_system, parse_url
-from dfmeta.store.db.sqlite import CUT, FOLDER_MODE, PRIMARY_CODE, Sqlite, kind_of
+from dfmeta.store.db.dialect import (
+    CUT,
+    FOLDER_MODE,
+    PRIMARY_CODE,
+    Sqlite,
+    kind_of,
+    of_system,
+    parse_url,
+)
 
 BUSY_SECONDS: Final = 5.0
 """How long to wait for another writer."""

@@ -30,7 +30,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from dfmeta.errors import StoreAwayError, StoreError, StoreFullError
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import Backoff
-from dfmeta.store.db.dialect import Dialect, of_system, parse_url, wrong_url
+from dfmeta.store.db.dialect import Dialect, Postgresql, Sqlite, of_system, parse_url, wrong_url
 from dfmeta.store.db.migrations import current_revision, ensure_schema
 
 SECONDS: Final = 5.0
@@ -250,14 +250,9 @@ def _dialect(url: str, seconds: float) -> Dialect:
     :raises ConfigError: the URL is invalid, or of another database.
     """
     parsed = parse_url(url)
-    # Each dialect imports a driver, and only the driver in use needs to be installed.
     if parsed.get_backend_name() == "sqlite":
-        from dfmeta.store.db.sqlite import Sqlite
-
         return Sqlite(parsed)
     if parsed.get_backend_name() == "postgresql":
-        from dfmeta.store.db.postgresql import Postgresql
-
         return Postgresql(parsed, seconds)
     raise wrong_url(parsed, f"this version cannot use {parsed.get_backend_name()}")
 

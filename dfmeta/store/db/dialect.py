@@ -1,14 +1,31 @@
-"""What differs between the databases, and errors that do not show a database's password."""
+"""The databases of the store: SQLite and PostgreSQL. Errors do not show a database's password.
+
+Only the owner of an SQLite file may read it and its ``-wal`` and ``-shm`` (mode 0600): they contain
+user-data, which often contains secrets. A reader never waits for a writer (WAL). A commit has
+reached the disk when it returns (``synchronous=FULL``).
+
+The driver of PostgreSQL is psycopg 3. A server that does not answer must not block a thread
+indefinitely, and neither libpq nor the driver has a timeout for this. Instead, another thread shuts
+the connection's socket down, and the driver gets the error of a lost connection.
+"""
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import errno
+import logging
+import os
+import socket
+import sqlite3
+import stat
+import threading
 from collections import deque
+from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.util.queue import Empty, QueueCommon
 
@@ -16,6 +33,8 @@ from dfmeta.errors import (
     ConfigError,
     StoreAccessError,
     StoreAwayError,
+    StoreBusyError,
+    StoreDamagedError,
     StoreError,
     StoreFullError,
     StoreGoneError,
@@ -32,6 +51,58 @@ _OF_SYSTEM: Final[dict[int, type[StoreError]]] = {
     errno.EISDIR: StoreAccessError,
     errno.ENOTDIR: StoreAccessError,
 }
+
+BUSY_STEP_MS: Final = 250
+"""Milliseconds that SQLite itself waits for another process' lock before it reports an error."""
+FILE_MODE: Final = 0o600
+CUT: Final = "it was truncated to 0 bytes"
+FOLDER_MODE: Final = 0o700
+PRIMARY_CODE: Final = 0xFF
+"""SQLite's extended result codes keep the primary one in the low byte."""
+_SQLITE_KINDS: Final[dict[int, type[StoreError]]] = {
+    sqlite3.SQLITE_CORRUPT: StoreDamagedError,
+    sqlite3.SQLITE_NOTADB: StoreDamagedError,
+    sqlite3.SQLITE_ERROR: StoreDamagedError,
+    sqlite3.SQLITE_READONLY: StoreReadOnlyError,
+    sqlite3.SQLITE_FULL: StoreFullError,
+    sqlite3.SQLITE_IOERR_SHMSIZE: StoreFullError,
+    sqlite3.SQLITE_BUSY: StoreBusyError,
+    sqlite3.SQLITE_LOCKED: StoreBusyError,
+    sqlite3.SQLITE_CANTOPEN: StoreAccessError,
+    sqlite3.SQLITE_PERM: StoreAccessError,
+}
+"""SQLITE_IOERR_SHMSIZE means that the disk has no room for the log's index. SQLITE_ERROR means that
+a table or column is missing: the file belongs to another program, or was changed by hand."""
+
+CONNECT_SECONDS: Final = 3
+"""libpq's connect_timeout, for each address of the server."""
+_KEEPALIVES: Final = {
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+"""A server that vanishes without closing its connections is detected after 25 s (tcp(7)), on idle
+connections too."""
+APPLICATION: Final = "dfmeta"
+"""Name of dfmeta's connections at the server."""
+_SCHEMA_LOCK: Final = 0x64666D657461
+"""Key of the advisory lock for changes of the schema: "dfmeta" in ASCII."""
+_CONFLICTS: Final = frozenset({"40001", "40P01"})
+"""serialization_failure and deadlock_detected (PostgreSQL, appendix A)."""
+_AWAY: Final = ("08", "57P", "57014")
+"""SQLSTATE classes of connection exceptions and of a server that shuts down or starts, and
+query_canceled, for a statement that took too long."""
+_PG_KINDS: Final[dict[str, type[StoreError]]] = {
+    "25006": StoreReadOnlyError,
+    "42501": StoreAccessError,
+    "42P01": StoreDamagedError,
+    "53100": StoreFullError,
+    "XX001": StoreDamagedError,
+    "XX002": StoreDamagedError,
+}
+"""read_only_sql_transaction, insufficient_privilege, undefined_table, disk_full, data_corrupted and
+index_corrupted (PostgreSQL, appendix A)."""
 
 
 class IdleConnections(QueueCommon[ConnectionPoolEntry]):
@@ -191,3 +262,237 @@ def of_system(error: OSError, shown: str, *, opened: bool = False) -> StoreError
     if isinstance(error, FileNotFoundError) and opened:
         kind = StoreGoneError
     return kind(cause=f"{shown}: {error.strerror or error}")
+
+
+class Sqlite(Dialect):
+    """A file of this host.
+
+    :raises ConfigError: the URL does not name a file.
+    """
+
+    def __init__(self, url: URL) -> None:
+        self.path = _path_of(url)
+        self.shown = str(self.path)
+        self.engine = engine_of(f"sqlite:///{self.path}", check_same_thread=False)
+        event.listen(self.engine, "connect", _prepare_connection)
+        self._file: tuple[int, int] | None = None
+        self._watch: sqlite3.Connection | None = None
+        self._turn = threading.Lock()
+
+    def follow(self) -> bool:
+        """Return whether another file has replaced the opened one, such as a restored backup.
+
+        A missing file is an error and not an empty store: between an operator's ``rm`` and ``cp``
+        guests must not get the answer that they have no metadata. A file of 0 bytes is an error
+        too: SQLite would take it for a new database, remove the log, and store later writes in no
+        file at all (https://www.sqlite.org/src/file/src/pager.c, pagerOpenWalIfPresent).
+
+        :raises StoreDamagedError: the file has 0 bytes.
+        """
+        found = self.path.stat()
+        if self._file is not None and not found.st_size:
+            raise StoreDamagedError(cause=f"{self.path}: {CUT}")
+        return (found.st_dev, found.st_ino) != self._file
+
+    def check_usable(self) -> None:
+        """Check and restrict the file's permissions; the first time, create it if it is missing.
+
+        :raises StoreError: it is not a regular file, cannot be read and written, or cannot have a
+            write-ahead log.
+        """
+        self.close()
+        if self._file is None:
+            _ensure_file(self.path)
+        found = self.path.stat()
+        _guard_files(self.path)
+        with self.engine.connect() as connection:
+            mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar()
+        if mode != "wal":
+            raise StoreError(cause=f"{self.path}: SQLite uses {mode!r}, not a write-ahead log")
+        self._watch = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        self._watch.execute("PRAGMA busy_timeout=0")
+        self._file = (found.st_dev, found.st_ino)
+
+    def begin(self, connection: Connection, *, write: bool) -> None:
+        """Take the write lock, or begin a transaction that reads one consistent snapshot."""
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    def version(self) -> object | None:
+        """Return SQLite's ``data_version`` of a connection that never writes.
+
+        SQLite reads it from the log's index, which is mapped into memory
+        (https://www.sqlite.org/pragma.html, data_version).
+        """
+        # One thread at a time: all statements of a connection share one snapshot, and a statement
+        # that another thread has begun before a commit would give its version after it, too.
+        with self._turn:
+            if self._watch is None:
+                return None
+            try:
+                ((version,),) = self._watch.execute("PRAGMA data_version").fetchall()
+            except sqlite3.Error:
+                return None
+        return int(version)
+
+    def conflicts(self, error: DBAPIError) -> bool:
+        """Return whether another process was writing."""
+        code: int = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK)
+        return code & PRIMARY_CODE in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+    def cause(self, error: DBAPIError) -> str:
+        """See :meth:`.Dialect.cause`."""
+        return CUT if self._cut(error) else str(error.orig)
+
+    def kind(self, error: DBAPIError) -> type[StoreError]:
+        """See :meth:`.Dialect.kind`."""
+        if self._cut(error):
+            return StoreDamagedError
+        return kind_of(getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK))
+
+    def _cut(self, error: DBAPIError) -> bool:
+        """Return whether an apparent lock is a file that was truncated while others use it."""
+        try:
+            return self.conflicts(error) and not self.path.stat().st_size
+        except OSError:
+            return False
+
+    def interrupt(self, driver: sqlite3.Connection) -> None:
+        """See :meth:`.Dialect.interrupt`."""
+        driver.interrupt()
+
+    def close(self) -> None:
+        """Close all connections, with the one that reads ``data_version``."""
+        with self._turn:
+            if self._watch is not None:
+                self._watch.close()
+                self._watch = None
+        super().close()
+
+
+def kind_of(code: int) -> type[StoreError]:
+    """Return our error class for one of SQLite's result codes."""
+    return _SQLITE_KINDS.get(code) or _SQLITE_KINDS.get(code & PRIMARY_CODE, StoreError)
+
+
+def _path_of(url: URL) -> Path:
+    """Return the absolute path of the file that a URL names."""
+    name = url.database or ""
+    if not name or name.startswith((":", "file:")) or url.query:
+        raise wrong_url(url, "it does not name a file")
+    return Path(name).absolute()
+
+
+def _ensure_file(path: Path) -> None:
+    """Create the file with mode 0600, and its directory with 0700, unless they exist.
+
+    An existing file is not opened: closing it would release this process' SQLite locks on it
+    (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    """
+    path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
+    except FileExistsError:
+        if not stat.S_ISREG(path.stat().st_mode):
+            remedy = "Name a file in [store] connection: sqlite:////path/to/store.db"
+            raise StoreAccessError(cause=f"{path}: not a regular file", remedy=remedy) from None
+
+
+def _guard_files(path: Path) -> None:
+    """Check that this process can read and write, and remove permissions of group and others."""
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        raise StoreReadOnlyError(cause=f"{path}: its file system is mounted read-only")
+    if not _may(path, os.R_OK | os.W_OK) or not _may(path.parent, os.W_OK | os.X_OK):
+        cause = f"{path}: this user may not read and write the file and its directory"
+        raise StoreAccessError(cause=cause)
+    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        if name.exists() and stat.S_IMODE(name.stat().st_mode) & ~FILE_MODE:
+            name.chmod(FILE_MODE)
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=True)
+
+
+def _prepare_connection(connection: sqlite3.Connection, _record: Any) -> None:
+    """Set the options that SQLite keeps per connection; transactions begin only explicitly."""
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout={BUSY_STEP_MS}")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+class Postgresql(Dialect):
+    """A server.
+
+    :param seconds: time limit of a statement. The server ends a statement whose client waits no
+        longer, with the locks that it holds.
+    :raises ConfigError: the URL cannot work, or the driver is not installed.
+    """
+
+    def __init__(self, url: URL, seconds: float) -> None:
+        if url.drivername not in ("postgresql", "postgresql+psycopg"):
+            raise wrong_url(url, "only the driver psycopg is supported", "Write postgresql://...")
+        if not url.database:
+            remedy = "Give postgresql://USER@HOST/DATABASE"
+            raise wrong_url(url, "it does not name a database", remedy)
+        # Our own errors include its messages about lost connections, and a logger takes locks.
+        logging.getLogger("psycopg").disabled = True
+        self.shown = url.set(drivername="postgresql", query={}).render_as_string(hide_password=True)
+        arguments = {"connect_timeout": CONNECT_SECONDS, **_KEEPALIVES}
+        arguments = {name: value for name, value in arguments.items() if name not in url.query}
+        try:
+            self.engine = engine_of(
+                url.set(drivername="postgresql+psycopg"),
+                application_name=APPLICATION,
+                **arguments,
+            )
+        except (ImportError, NoSuchModuleError) as error:
+            remedy = "Install dfmeta with PostgreSQL support: dfmeta[postgresql]"
+            raise wrong_url(url, "psycopg is not installed", remedy) from error
+        limit = f"SET statement_timeout = {max(round(seconds * 1000), 1)}"
+        # Not among libpq's options: PgBouncer refuses a connection that has some.
+        event.listen(self.engine, "connect", lambda driver, _record: _execute(driver, limit))
+
+    def lock_schema(self, connection: Connection) -> None:
+        """Take an advisory lock until the transaction ends."""
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SCHEMA_LOCK})
+
+    def conflicts(self, error: DBAPIError) -> bool:
+        """Return whether the error is a deadlock or a serialization failure."""
+        return _state(error) in _CONFLICTS
+
+    def is_away(self, error: DBAPIError) -> bool:
+        """Return whether the connection was lost or could not be opened."""
+        state = _state(error)
+        return error.connection_invalidated or (
+            state.startswith(_AWAY) if state else isinstance(error, OperationalError)
+        )
+
+    def cause(self, error: DBAPIError) -> str:
+        """Return the server's message without its details, which may contain values."""
+        diagnosis = getattr(error.orig, "diag", None)
+        primary = getattr(diagnosis, "message_primary", None)
+        return " ".join(str(primary or error.orig).split())
+
+    def kind(self, error: DBAPIError) -> type[StoreError]:
+        """See :meth:`.Dialect.kind`."""
+        return _PG_KINDS.get(_state(error), StoreError)
+
+    def interrupt(self, driver: Any) -> None:
+        """Shut the socket down, so that a thread that waits for it returns immediately."""
+        # If the connection is being closed at this moment, no thread waits for it.
+        with (
+            contextlib.suppress(OSError, self.engine.dialect.loaded_dbapi.Error),
+            socket.socket(fileno=os.dup(driver.fileno())) as plug,
+        ):
+            plug.shutdown(socket.SHUT_RDWR)
+
+
+def _execute(driver: Any, statement: str) -> None:
+    driver.execute(statement)
+    driver.commit()
+
+
+def _state(error: DBAPIError) -> str:
+    """Return the SQLSTATE; empty if the error does not come from a server."""
+    return str(getattr(error.orig, "sqlstate", None) or "")

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, and_, bindparam, delete, or_, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 
-from dfmeta.store.db.networks import Network
+from dfmeta.store.db.record import Network
 from dfmeta.store.db.schema import addresses, records
 
 ADDRESSES: Final = (

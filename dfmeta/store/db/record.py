@@ -9,14 +9,70 @@ from __future__ import annotations
 
 import enum
 import json
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
 
 from dfmeta.errors import StoreError
 from dfmeta.runtime import clock
-from dfmeta.store.db.networks import Address, Network
+
+REQUIRED: Final = "required"
+HTTP_TOKENS: Final = ("off", "optional", REQUIRED)
+"""Values of a record's ``http_tokens`` (see ``[store] http_tokens``)."""
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+_IPV4_BITS = 32
+_MAPPED_BITS = 96
+"""Bits before the IPv4 address in an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2)."""
+
+
+def parse_network(text: str) -> Network:
+    """Return the network that a text names: an address or a CIDR, with the host bits masked.
+
+    An IPv4-mapped IPv6 network is returned as an IPv4 network.
+
+    :raises ValueError: the text is neither.
+    """
+    if "%" in text:
+        raise ValueError("an address with a zone is valid on one host only")
+    network = ip_network(text, strict=False)
+    if isinstance(network, IPv6Network) and network.prefixlen >= _MAPPED_BITS:
+        mapped = network.network_address.ipv4_mapped
+        if mapped is not None:
+            return IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
+    return network
+
+
+def parse_address(text: str) -> Address:
+    """Return the address that a text names; an IPv4-mapped IPv6 address as an IPv4 address.
+
+    :raises ValueError: the text is not an address.
+    """
+    if "%" in text:
+        raise ValueError("an address with a zone is valid on one host only")
+    address = ip_address(text)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address if mapped is None else mapped
+
+
+def containing(address: Address) -> list[str]:
+    """Return all networks that contain *address*, as :func:`str` writes them, longest first."""
+    number, width = int(address), address.max_prefixlen
+    family = socket.AF_INET if width == _IPV4_BITS else socket.AF_INET6
+    found = []
+    for prefix in range(width, -1, -1):
+        number = number >> (width - prefix) << (width - prefix)
+        # The C library is 10 times as fast, but writes some IPv6 addresses with an IPv4 part.
+        if family == socket.AF_INET6 and number >> _IPV4_BITS in (0, 0xFFFF):
+            text = str(type(address)(number))
+        else:
+            text = socket.inet_ntop(family, number.to_bytes(width // 8, "big"))
+        found.append(f"{text}/{prefix}")
+    return found
 
 
 class Keep(enum.Enum):
@@ -59,7 +115,7 @@ class Record:
     password: bytes | None = field(default=None, repr=False)
     """The password that the guest posted; guests encrypt it, but dfmeta does not enforce that."""
     http_tokens: str | None = None
-    """One of :data:`~dfmeta.store.db.schema.HTTP_TOKENS`; None: as configured."""
+    """One of :data:`HTTP_TOKENS`; None: as configured."""
     metadata_fetched_at: datetime | None = None
     """When the document came from upstream; None: it was pushed, or does not exist."""
     userdata_fetched_at: datetime | None = None
@@ -252,3 +308,26 @@ def half(
 def stamp() -> datetime:
     """Return the time of writing."""
     return datetime.fromtimestamp(clock.wall(), UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """The parts of a record that have to be known before a path can be answered."""
+
+    halves: tuple[Kind, ...] = ()
+    """Halves of which the answer shows the contents or absence, in the order of lookups."""
+    record: bool = False
+    """Whether the path exists for every record: if the record has none of ``halves``, the answer
+    still depends on the existence of the other half."""
+
+
+HERE: Final = Need()
+"""The parts that are here are sufficient."""
+ANY_HALF: Final = Need(record=True)
+"""Of a path that shows neither half: the existence of the record is sufficient."""
+METADATA: Final = Need((Kind.METADATA,), record=True)
+USERDATA: Final = Need((Kind.USERDATA,), record=True)
+METADATA_ALONE: Final = Need((Kind.METADATA,))
+"""Of a path that does not exist for a record without metadata."""
+USERDATA_ALONE: Final = Need((Kind.USERDATA,))
+BOTH: Final = Need((Kind.METADATA, Kind.USERDATA))

@@ -22,22 +22,23 @@ from sqlalchemy import (
     update,
 )
 
-from dfmeta.store.db import networks as nets
 from dfmeta.store.db.cache import Cache
 from dfmeta.store.db.database import SECONDS, Apart, Database, at_once
-from dfmeta.store.db.networks import Address, Network
 from dfmeta.store.db.owners import ADDRESSES, insert_of, own
 from dfmeta.store.db.record import (
     KEEP,
+    Address,
     FetchedHalf,
     Keep,
     Kind,
+    Network,
     Push,
     PutResult,
     Record,
     Summary,
     Whole,
     changes,
+    containing,
     dump_document,
     half,
     parse_document,
@@ -162,7 +163,7 @@ class Repository:
 
     def find(self, address: Address) -> Record | None:
         """Return the record whose network contains *address*, by the longest prefix, or None."""
-        names = nets.containing(address)
+        names = containing(address)
 
         def work(connection: Connection) -> str | None:
             sqlite_too = connection.dialect.name == "sqlite"

@@ -22,10 +22,6 @@ from sqlalchemy import (
     Text,
 )
 
-REQUIRED: Final = "required"
-HTTP_TOKENS: Final = ("off", "optional", REQUIRED)
-"""Values of a record's ``http_tokens`` (see ``[store] http_tokens``)."""
-
 metadata: Final = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_name)s",

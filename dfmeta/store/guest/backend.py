@@ -22,12 +22,11 @@ from dfmeta.errors import (
     StoreError,
 )
 from dfmeta.model import Answer, GuestRequest, Identity, View
+from dfmeta.store.db.record import HERE, HTTP_TOKENS, REQUIRED, Need
 from dfmeta.store.db.repository import Record, Repository
-from dfmeta.store.db.schema import HTTP_TOKENS, REQUIRED
 from dfmeta.store.guest import defaults, dialects, openstack
-from dfmeta.store.guest.answers import Answers
-from dfmeta.store.guest.paths import split_path
-from dfmeta.store.guest.record_parts import HERE, Need
+from dfmeta.store.guest.dialects import Answers
+from dfmeta.store.guest.requests import split_path
 
 PASSWORD_MAX: Final = 1020
 """Bytes. Nova keeps four pieces of 255 (nova/api/metadata/password.py)."""

@@ -4,29 +4,38 @@ Trust: a document comes from the operator, but another program may have written 
 unexpected type, or with control characters in it, counts as absent; no content of a document can
 make a listing name an item that does not exist. doc/source/store-documents.rst lists the use of
 each member.
+
+The program that finds device roles is added to the operator's vendor data: cloud-init handles the
+parts of a MIME message one by one, by the beginning of each (cloudinit/user_data.py,
+``UserDataProcessor``).
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import ipaddress
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from email import message_from_string
+from email.errors import MessageError
+from email.message import Message
+from email.mime.multipart import MIMEMultipart
+from email.mime.text import MIMEText
 from typing import Any, Final
 
 from dfmeta.devices import validate
 from dfmeta.errors import DeviceError
+from dfmeta.guest import snippet
 from dfmeta.store.db.repository import Record, parse_document
-from dfmeta.store.guest.addresses import Address, addresses, networks_in
-from dfmeta.store.guest.keys import Key, keys_of
 from dfmeta.store.guest.links import UnfitError, version2, with_dhcp
 from dfmeta.store.guest.netconfig import derived, has_version, read
-from dfmeta.store.guest.roles import with_roles
-from dfmeta.store.guest.values import first_text, list_of, object_of, plain, text_of
+from dfmeta.store.guest.values import Key, first_text, keys_of, list_of, object_of, plain, text_of
+from dfmeta.store.strict import parse_mapping
 
 RANDOM_SEED_BYTES: Final = 512
 """As many as in Nova (nova/api/metadata/base.py)."""
@@ -46,6 +55,20 @@ DEVICES_KEPT: Final = 256
 _TAG_KEY: Final = re.compile(r"(?!\.{1,2}$|_index$)[A-Za-z0-9+.,_:@-]{1,128}")
 """Tag keys that EC2 allows in instance metadata, without ``=``: cloud-init takes a listed ``0=x``
 for an SSH key."""
+
+MIME: Final = "mime-version:"
+"""Marks a text as a MIME message for cloud-init, in lower or upper case, near its start."""
+_START: Final = 4096
+"""Characters in which cloud-init looks for it (cloudinit/user_data.py, ``convert_string``)."""
+_BOUNDARY: Final = 40
+"""Digits of a boundary; it has 70 characters at most (RFC 2046, section 5.1.1)."""
+
+MEMBERS: Final = ("network", "network_data", "network_config")
+"""Members of a document that have its network, each of them in any form."""
+TEXT_MAX: Final = 16384
+"""Characters of a YAML text that is read: a kilobyte takes 5 ms."""
+_DEVICES: Final = ("ethernets", "wifis", "bonds", "bridges", "vlans", "tunnels")
+"""Members of version 2 that have devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +110,7 @@ class Document:
     members: Mapping[str, Any] = field(repr=False)
     """Members of the document, of any type; ``{}`` if there is no document."""
     networks: Mapping[str, dict[str, Any]] = field(repr=False)
-    """Name of a member → the network in it: :func:`~dfmeta.store.guest.addresses.networks_in`."""
+    """Name of a member → the network in it: :func:`~dfmeta.store.guest.documents.networks_in`."""
 
 
 def from_record(record: Record) -> Document:
@@ -257,3 +280,125 @@ def _tags(value: object) -> dict[str, str]:
         for key, text in object_of(value).items()
         if _TAG_KEY.fullmatch(key) and isinstance(text, str) and text_of(text) == text.strip()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address of the guest, from its document."""
+
+    text: str
+    version: int
+    """4 or 6."""
+    public: bool
+
+
+def addresses(networks: Mapping[str, Mapping[str, Any]]) -> tuple[Address, ...]:
+    """Return the static addresses of a document, in its order.
+
+    They are those of ``network``, else those of ``network_data``, else those of
+    ``network_config``. Only Equinix Metal's form says which ones are public.
+
+    :param networks: the result of :func:`networks_in`.
+    """
+    for name in MEMBERS:
+        values = _values(networks[name])
+        if found := [one for value, public in values for one in _address(value, public=public)]:
+            return tuple(found)
+    return ()
+
+
+def networks_in(members: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the network in each of :data:`MEMBERS`, an object or YAML; empty if there is none.
+
+    Reading YAML takes long: it is done once for a document, and not for each path.
+    """
+    return {name: _network_in(members.get(name)) for name in MEMBERS}
+
+
+def _network_in(given: object) -> dict[str, Any]:
+    network = object_of(_loaded(given) if isinstance(given, str) else given)
+    # cloud-init takes its versions also below one more member.
+    return object_of(network.get("network")) or network
+
+
+def _values(network: Mapping[str, Any]) -> Iterator[tuple[object, bool]]:
+    """Yield what stands in the places of addresses, and whether it is marked as public."""
+    for one in map(object_of, list_of(network.get("addresses"))):
+        # There, a text with a prefix is a block.
+        if "/" not in (text := text_of(one.get("address"))):
+            yield text, one.get("public") is True
+    for one in map(object_of, list_of(network.get("networks"))):
+        yield one.get("ip_address"), False
+    for one in map(object_of, list_of(network.get("config"))):
+        for subnet in map(object_of, list_of(one.get("subnets"))):
+            yield subnet.get("address"), False
+    for kind in _DEVICES:
+        for one in map(object_of, object_of(network.get(kind)).values()):
+            for text in list_of(one.get("addresses")):
+                # An object has options of its one address.
+                yield next(iter(text), None) if isinstance(text, dict) else text, False
+
+
+def _address(value: object, *, public: bool) -> Iterator[Address]:
+    text = text_of(value).partition("/")[0]
+    try:
+        version = ipaddress.ip_address(text).version
+    except ValueError:
+        return
+    yield Address(text=text, version=version, public=public)
+
+
+def _loaded(text: str) -> object:
+    if len(text) > TEXT_MAX:
+        return None
+    try:
+        return parse_mapping(text)
+    except ValueError:
+        return None
+
+
+def with_roles(own: object) -> object:
+    """Return vendor data that runs the program, after the operator's vendor data.
+
+    :param own: the member ``cloud-init``: a text, a list of texts, or None. Any other value means
+        nothing to cloud-init, and is replaced.
+    """
+    if isinstance(own, list):
+        return [*own, _program()]
+    if isinstance(own, str) and own:
+        return together(own, _program())
+    return _program()
+
+
+@functools.cache
+def _program() -> str:
+    return snippet.vendor_data()
+
+
+def together(*texts: str) -> str:
+    """Return texts as one MIME message, which cloud-init splits again.
+
+    A single text is returned as it is, and no text as an empty one. A text that is a MIME message
+    itself becomes a part as a message: cloud-init would not look for its parts inside a text.
+    """
+    if len(texts) < 2:
+        return "".join(texts)
+    digest = hashlib.sha256(repr(texts).encode()).hexdigest()
+    # The boundary is the same each time, so that the answer and its entity tag are the same. It
+    # occurs in none of the texts.
+    message = MIMEMultipart(boundary=f"=-dfmeta-{digest[:_BOUNDARY]}-=")
+    for text in texts:
+        message.attach(_part(text))
+    return message.as_string()
+
+
+def _part(text: str) -> Message:
+    # Characters that UTF-8 cannot hold become question marks, as in a single text.
+    text = text.encode("utf-8", "replace").decode()
+    if MIME in text[:_START].lower():
+        message = message_from_string(text)
+        # A message with odd line ends in its header can be read, but not written.
+        with suppress(MessageError):
+            message.as_string()
+            return message
+    return MIMEText(text, "plain", "utf-8")

@@ -15,9 +15,9 @@ from datetime import UTC
 from typing import Final
 
 from dfmeta.model import Answer
-from dfmeta.store.guest import record_parts as needs
+from dfmeta.store.db import record as needs
+from dfmeta.store.db.record import Need
 from dfmeta.store.guest.documents import USERDATA_TYPE, Document, addresses_of
-from dfmeta.store.guest.record_parts import Need
 
 NOVA_VERSIONS: Final = (
     *("1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10", "2007-12-15"),

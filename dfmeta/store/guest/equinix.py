@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dfmeta.model import Answer
-from dfmeta.store.guest import record_parts as needs
+from dfmeta.store.db import record as needs
+from dfmeta.store.db.record import Need
 from dfmeta.store.guest.documents import Document, addresses_of
-from dfmeta.store.guest.record_parts import Need
 from dfmeta.store.guest.values import list_of, object_of, text_of
 
 METADATA: Final = "metadata"

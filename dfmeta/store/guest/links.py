@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any, Final, Literal
 
-from dfmeta.store.db.networks import Address, Network
+from dfmeta.store.db.record import Address, Network
 
 STATIC: Final = {4: "ipv4", 6: "ipv6"}
 """Type of a network with a static address, by IP version."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final
 
-from dfmeta.store.db.networks import Address, Network
+from dfmeta.store.db.record import Address, Network
 from dfmeta.store.guest.links import (
     BOND,
     DYNAMIC,

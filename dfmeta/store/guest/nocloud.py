@@ -17,17 +17,17 @@ from typing import Any, Final
 import yaml
 
 from dfmeta.model import Answer
-from dfmeta.store.guest import record_parts as needs
+from dfmeta.store.db import record as needs
+from dfmeta.store.db.record import Need
 from dfmeta.store.guest.documents import (
     CLOUD_INIT,
     USERDATA_TYPE,
     Document,
     meta_of,
     network_config_of,
+    together,
     vendor_data_of,
 )
-from dfmeta.store.guest.record_parts import Need
-from dfmeta.store.guest.roles import together
 
 METADATA: Final = "meta-data"
 USERDATA: Final = "user-data"

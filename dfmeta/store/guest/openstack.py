@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from dfmeta.devices import as_of
 from dfmeta.model import Answer
-from dfmeta.store.db.record import Kind
+from dfmeta.store.db.record import ANY_HALF, METADATA, USERDATA_ALONE, Kind, Need
 from dfmeta.store.guest.documents import (
     USERDATA_TYPE,
     Document,
@@ -28,7 +28,6 @@ from dfmeta.store.guest.documents import (
     vendor_data2_of,
     vendor_data_of,
 )
-from dfmeta.store.guest.record_parts import ANY_HALF, METADATA, USERDATA_ALONE, Need
 
 JSON_TYPE: Final = "application/json"
 

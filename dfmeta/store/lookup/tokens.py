@@ -17,13 +17,13 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
 from dfmeta.errors import LookupAnswerError, LookupAwayError
 from dfmeta.http.client import Clock, HttpClient, UrlRequest
 from dfmeta.runtime import clock
-from dfmeta.store.lookup.answer import fetch
+from dfmeta.store.lookup.upstream import fetch
 from dfmeta.store.strictjson import loads
 
 TOKEN_MAX: Final = 16384
@@ -53,19 +53,6 @@ _ERRORS: Final = frozenset(
 """Error codes of RFC 6749, 5.2."""
 
 
-class TokenSource(Protocol):
-    """Returns valid tokens."""
-
-    def get(self, *, deadline: float, refused: str = "") -> str:
-        """Return a token.
-
-        :param deadline: monotonic seconds; latest time for the return.
-        :param refused: a token that the upstream store has refused, and that is replaced.
-        :raises LookupAwayError: no token is available.
-        """
-        ...
-
-
 class FileToken:
     """A token in a file that contains nothing else, as ``dfmeta token create`` prints it.
 
@@ -78,7 +65,7 @@ class FileToken:
         self._upstream = upstream
 
     def get(self, *, deadline: float, refused: str = "") -> str:
-        """See :meth:`TokenSource.get`."""
+        """See :meth:`.TokenSource.get`."""
         del deadline, refused
         try:
             return read_token(self._path)
@@ -140,7 +127,7 @@ class IssuerToken:
         self._until = 0.0
 
     def get(self, *, deadline: float, refused: str = "") -> str:
-        """See :meth:`TokenSource.get`."""
+        """See :meth:`.TokenSource.get`."""
         if not self._lock.acquire(timeout=max(0.0, deadline - self._clock())):
             raise self._away("the issuer did not provide one in time")
         try:

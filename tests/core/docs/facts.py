@@ -49,11 +49,10 @@ from dfmeta.proxy import access, recent, tokens
 from dfmeta.proxy.engines.workers import workers
 from dfmeta.runtime import saved_state, throttle
 from dfmeta.store import strictjson
-from dfmeta.store.api import audit, representations, requests, routes
-from dfmeta.store.auth import caller, keys, oidc, scopes
+from dfmeta.store.api import admin, representations, requests, routes
+from dfmeta.store.auth import caller, oidc
 from dfmeta.store.db import HEAD, repository
-from dfmeta.store.db.record import Kind
-from dfmeta.store.db.schema import HTTP_TOKENS
+from dfmeta.store.db.record import HTTP_TOKENS, Kind
 from dfmeta.store.guest import documents, ec2, openstack
 
 DEFAULTS = {one.name: one.default for one in (*agent.OPTS, *rate.OPTS, *limits.OPTS)}
@@ -127,27 +126,29 @@ def _status() -> Iterable[str]:
 def _scopes(operation: str) -> str:
     """The scopes of an operation on either kind of content."""
     (names,) = {
-        tuple(re.sub(f":{kind}$", ":KIND", name) for name in scopes.accepted(operation, kind))
-        for kind in scopes.KINDS
+        tuple(
+            re.sub(f":{kind}$", ":KIND", name) for name in caller.accepted_scopes(operation, kind)
+        )
+        for kind in caller.KINDS
     }
     return ", ".join(f"``{name}``" for name in names)
 
 
 def _store_access() -> Iterable[str]:
     operations = {"upsert": "push, refresh", "read": "read", "delete": "delete"}
-    assert operations.keys() == set(scopes.OPERATIONS)
+    assert operations.keys() == set(caller.OPERATIONS)
     yield from (option.name for option in auth.OPTS)
     yield from (f"* - {text} - {_scopes(name)} " for name, text in operations.items())
-    listed = ", ".join(f"``{one}``" for one in scopes.accepted_for_any("read"))
+    listed = ", ".join(f"``{one}``" for one in caller.scopes_for_any("read"))
     yield f"* - list records - {listed} "
-    yield from (f"``{message}``" for message in (caller.INVALID, keys.UNAVAILABLE))
+    yield from (f"``{message}``" for message in (caller.INVALID, oidc.UNAVAILABLE))
     yield from (f"dfmeta token {name} --config-file FILE" for name in token.commands)
     yield f"with {oidc.LEEWAY:g} seconds for clocks"
-    yield f"every {keys.LIFESPAN:g} seconds"
-    yield f"once in {keys.SEARCH_PAUSE:g} seconds at most"
+    yield f"every {oidc.LIFESPAN:g} seconds"
+    yield f"once in {oidc.SEARCH_PAUSE:g} seconds at most"
     yield f"may take {oidc.TIMEOUT:g} seconds and have {oidc.ANSWER_MAX} bytes"
-    yield f"RSA keys of {keys.RSA_BITS} bits"
-    *most, last = (*keys.RSA_ALGORITHMS, *keys.CURVES.values())
+    yield f"RSA keys of {oidc.RSA_BITS} bits"
+    *most, last = (*oidc.RSA_ALGORITHMS, *oidc.CURVES.values())
     yield f"signed with {', '.join(most)} or {last} by"
 
 
@@ -310,7 +311,7 @@ def _store_api() -> Iterable[str]:
             yield f"``{route.method} {route.path.replace('{id}', 'ID')}"
     for name in requests.SELECTORS:
         yield f"``{name}={'BUS:' if name == 'address' else ''}{name.upper()}``"
-    yield f"more than {audit.REFUSALS} refused requests in a minute"
+    yield f"more than {admin.REFUSALS} refused requests in a minute"
 
 
 def _store_documents() -> Iterable[str]:

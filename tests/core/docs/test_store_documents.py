@@ -13,18 +13,16 @@ import yaml
 from dfmeta.model import Answer
 from dfmeta.store.db.repository import Record
 from dfmeta.store.guest import (
-    addresses,
     dialects,
     documents,
     ec2,
     equinix,
-    keys,
     nocloud,
     openstack,
     values,
 )
 from dfmeta.store.guest.dialects import Settings, answer
-from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.requests import split_path
 from tests.core.docs import page as reader
 from tests.core.unit.store.guest.crawling import crawl_ec2, crawl_equinix, crawl_flat
 
@@ -158,7 +156,7 @@ def test_page_has_the_places_of_each_member() -> None:
 
 
 def test_the_page_has_each_member_that_is_read_and_no_other() -> None:
-    readers = [documents, dialects, ec2, equinix, keys, nocloud, openstack, values]
+    readers = [documents, dialects, ec2, equinix, nocloud, openstack, values]
     texts = [inspect.getsource(module) for module in readers]
-    read = {*addresses.MEMBERS, *(name for text in texts for name in _READ.findall(text))}
+    read = {*documents.MEMBERS, *(name for text in texts for name in _READ.findall(text))}
     assert read == rows(PAGE).keys() == SAMPLES.keys()

@@ -16,10 +16,9 @@ from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.guest_server import guest_server
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import KEY_BYTES, TokenMode, Tokens
-from dfmeta.store.api.trusted import TrustedProxies
-from dfmeta.store.db.networks import Address, parse_network
-from dfmeta.store.db.record import Kind, Record
+from dfmeta.store.db.record import Address, Kind, Record, parse_network
 from dfmeta.store.db.repository import Repository
+from dfmeta.store.guest.requests import TrustedProxies
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, Listener, let_hub_run, until
 from tests.harness.records import push
 

@@ -22,7 +22,7 @@ from dfmeta.runtime.saved_state import StateFile
 from dfmeta.store.api.admin import _failure
 from dfmeta.store.api.client import _refused as refusal
 from dfmeta.store.db.database import Database
-from dfmeta.store.db.sqlite import kind_of
+from dfmeta.store.db.dialect import kind_of
 from dfmeta.wiring import process
 from dfmeta.wiring.process import BridgeLock
 from tests.core.docs.sources import ROOT

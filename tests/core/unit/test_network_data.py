@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.proxy.backends.network_data import SIZE_MAX, Vlan, completed, is_file, with_vlans
-from dfmeta.store.guest.etags import etag_of, tagged
+from dfmeta.store.guest.requests import etag_of, tagged
 from tests.harness.examples import examples
 
 PATH = "/openstack/latest/network_data.json"

@@ -24,7 +24,7 @@ from dfmeta.errors import ConfigError
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.rate import RateSettings, Window
 from dfmeta.runtime.hub import Health
-from dfmeta.store.auth.edit import Grant, add, new_token
+from dfmeta.store.auth.tokens import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
 from dfmeta.wiring.backends import make_limits, make_rates, worker_share
 from dfmeta.wiring.store import StoreApi

@@ -12,7 +12,7 @@ from dfmeta.cli.common import load_config
 from dfmeta.cli.ctl import cli
 from dfmeta.cli.token_command import parse_expiry
 from dfmeta.errors import Forbidden, RecordError, Unauthorized
-from dfmeta.store.auth import scopes
+from dfmeta.store.auth import caller
 from dfmeta.store.auth.tokens import hash_token
 from dfmeta.wiring.store import make_authorizer
 
@@ -61,13 +61,13 @@ def test_a_token_that_is_created_works_until_it_is_revoked(run: Run, config: Pat
     assert result.stderr == "ci: created, without expiry, with read, metadata:delete:userdata\n"
     authorizer = make_authorizer(load_config([str(config)]))
     assert authorizer is not None
-    authorizer.authorize(f"Bearer {token}", scopes.accepted("read", "metadata"))
-    authorizer.authorize(f"Bearer {token}", scopes.accepted("delete", "userdata"))
+    authorizer.authorize(f"Bearer {token}", caller.accepted_scopes("read", "metadata"))
+    authorizer.authorize(f"Bearer {token}", caller.accepted_scopes("delete", "userdata"))
     with pytest.raises(Forbidden):
-        authorizer.authorize(f"Bearer {token}", scopes.accepted("upsert", "userdata"))
+        authorizer.authorize(f"Bearer {token}", caller.accepted_scopes("upsert", "userdata"))
     assert run("revoke", "ci").stdout == "ci: revoked\n"
     with pytest.raises(Unauthorized):
-        authorizer.authorize(f"Bearer {token}", scopes.accepted("read", "metadata"))
+        authorizer.authorize(f"Bearer {token}", caller.accepted_scopes("read", "metadata"))
 
 
 def test_a_token_is_shown_once_and_its_hash_never(run: Run, tokens: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dfmeta.store.lookup.memory import Flights
+from dfmeta.store.lookup.puller import Flights
 from tests.core.unit.store.lookup.support import METADATA
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
 from tests.harness.other_store import Asked, OtherStore, reply
@@ -21,7 +21,7 @@ from dfmeta.errors import LookupAwayError
 from dfmeta.store.lookup.puller import Puller
 from dfmeta.http.client import HttpClient
 from dfmeta.store.lookup.upstream import Patience, Upstream
-from dfmeta.store.guest.record_parts import METADATA_ALONE
+from dfmeta.store.db.record import METADATA_ALONE
 from dfmeta.store.db.repository import Repository
 
 url, database, known, unknown = sys.argv[1:]

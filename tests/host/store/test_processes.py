@@ -26,7 +26,7 @@ print([name for name in sys.modules if name.startswith("alembic")])
 UNPRIVILEGED = """
 import os, sys
 from dfmeta.errors import StoreError
-from dfmeta.store.db import sqlite
+from dfmeta.store.db import dialect
 from dfmeta.store.db.repository import Repository
 os.setegid(65534)
 os.seteuid(65534)

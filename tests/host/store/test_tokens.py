@@ -7,9 +7,8 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dfmeta.store.auth import edit
-from dfmeta.store.auth.edit import Grant
-from dfmeta.store.auth.tokens import TokenFile
+from dfmeta.store.auth import tokens
+from dfmeta.store.auth.tokens import Grant, TokenFile
 from tests.harness.other_store import OtherStore
 
 READ = Grant(("read",), datetime(2030, 1, 31, 12, tzinfo=UTC))
@@ -39,7 +38,7 @@ print(turns, found)
 
 def _add_some(path: Path, start: int) -> None:
     for number in range(start, start + 10):
-        edit.add(path, READ, f"token {number}")
+        tokens.add(path, READ, f"token {number}")
 
 
 def test_processes_that_add_tokens_at_once_lose_none(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from dfmeta.store.auth.edit import Grant, add, new_token
+from dfmeta.store.auth.tokens import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
 from tests.harness.agent import Agent, program
 from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of

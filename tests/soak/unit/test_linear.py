@@ -22,12 +22,10 @@ from dfmeta.errors import BadRequestError
 from dfmeta.http.http1 import Body, HeadLimits, find_end, parse_head
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.store.api.representations import wants_envelope
-from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.guest.documents import hostname_of
 from dfmeta.store.guest.equinix import rendered
-from dfmeta.store.guest.etags import tagged, unless_known
-from dfmeta.store.guest.keys import keys_of, name_keys
-from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.requests import TrustedProxies, split_path, tagged, unless_known
+from dfmeta.store.guest.values import keys_of, name_keys
 from dfmeta.store.strictjson import loads
 from tests.harness.examples import examples
 

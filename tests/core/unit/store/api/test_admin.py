@@ -20,10 +20,10 @@ from dfmeta.errors import (
     StoreFullError,
 )
 from dfmeta.runtime.throttle import QUIET
-from dfmeta.store.api import audit, openapi
+from dfmeta.store.api import admin, openapi
 from dfmeta.store.api.admin import LARGE, AdminApi
 from dfmeta.store.api.routes import ROUTES, Action, Route
-from dfmeta.store.auth.scopes import accepted, accepted_for_any
+from dfmeta.store.auth.caller import accepted_scopes, scopes_for_any
 from dfmeta.store.db.record import FetchedHalf, Kind, Push, Record
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.store.api.support import ENVELOPE, INSTANCE, OTHER, Client, Tokens, make_api
@@ -178,7 +178,7 @@ def test_each_operation_has_its_scopes(repository: Repository) -> None:
     tokens = Tokens()
     client = Client(make_api(repository, authorizer=tokens))
     operations: list[tuple[str, str, tuple[str, ...]]] = [
-        (method, f"/device-{kind}{route}", accepted(operation, kind))  # type: ignore[arg-type]  # one of the literals
+        (method, f"/device-{kind}{route}", accepted_scopes(operation, kind))  # type: ignore[arg-type]  # one of the literals
         for kind in CONTENT
         for method, route, operation in (
             ("POST", "", "upsert"),
@@ -189,10 +189,10 @@ def test_each_operation_has_its_scopes(repository: Repository) -> None:
         )
     ]
     for method in ("GET", "POST", "DELETE"):
-        needed = accepted("read" if method == "GET" else "upsert", "metadata")
+        needed = accepted_scopes("read" if method == "GET" else "upsert", "metadata")
         operations.append((method, f"{ONE}/devices", needed))
-    operations.append(("GET", "/records", accepted_for_any("read")))
-    assert accepted_for_any("read") == ("read", "metadata:read:metadata", "metadata:read:userdata")
+    operations.append(("GET", "/records", scopes_for_any("read")))
+    assert scopes_for_any("read") == ("read", "metadata:read:metadata", "metadata:read:userdata")
     for method, path, needed in operations:
         row = (method, path)
         tokens.asked.clear()
@@ -386,13 +386,13 @@ def secured(repository: Repository) -> Client:
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    caplog.set_level(logging.INFO, logger=audit.LOG.name)
+    caplog.set_level(logging.INFO, logger=admin.LOG.name)
     kept: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: kept.append(record.getMessage())  # type: ignore[method-assign]  # the list is all
-    audit.LOG.addHandler(handler)
+    admin.LOG.addHandler(handler)
     yield kept
-    audit.LOG.removeHandler(handler)
+    admin.LOG.removeHandler(handler)
 
 
 def test_a_change_alone_is_one_line_without_its_content(secured: Client, lines: list[str]) -> None:
@@ -459,16 +459,16 @@ def test_a_push_that_changes_nothing_has_its_line(
 def test_refused_clients_have_so_many_lines_in_a_minute(
     lines: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = audit.Audit()
+    log = admin.Audit()
     route = Route("POST", "/device-metadata", Action.PUSH)
-    call = audit.AuditedCall(Request.blank("/", method="POST", environ=ADDRESS), route)
+    call = admin.AuditedCall(Request.blank("/", method="POST", environ=ADDRESS), route)
     line = "Audit: POST /device-metadata, instance unknown, by an unknown client from 192.0.2.7: "
-    for _ in range(audit.REFUSALS + 7):
+    for _ in range(admin.REFUSALS + 7):
         log.note(call, 401)
-    assert lines == [f"{line}401"] * audit.REFUSALS
+    assert lines == [f"{line}401"] * admin.REFUSALS
     assert {record.levelname for record in caplog.records} == {"WARNING"}
     log.note(call, 200)
     CLOCK.advance(QUIET)
     log.note(call, 401)
     left_out = "Audit: 7 more requests of refused clients had no line"
-    assert lines[audit.REFUSALS :] == [f"{line}200", left_out, f"{line}401"]
+    assert lines[admin.REFUSALS :] == [f"{line}200", left_out, f"{line}401"]

@@ -15,7 +15,7 @@ from webob.dec import wsgify
 from dfmeta.admin.listener import AdminApplication
 from dfmeta.errors import UpstreamAnswerError, UpstreamAwayError, UpstreamLostError
 from dfmeta.runtime.hub import Health
-from dfmeta.store.api import listing
+from dfmeta.store.api import representations
 from dfmeta.store.api.client import StoreClient, _reach
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.auth.caller import Client as Caller
@@ -227,9 +227,9 @@ def test_a_list_has_all_pages(over: Run, api: Api, elsewhere: Repository) -> Non
 
 def test_text_that_is_no_page_is_refused() -> None:
     page = json.dumps([{"id": OTHER_INSTANCE}])
-    assert listing.load(page.encode(), after="") == [{"id": OTHER_INSTANCE}]
+    assert representations.load_rows(page.encode(), after="") == [{"id": OTHER_INSTANCE}]
     with pytest.raises(ValueError, match="not a page that follows"):
-        listing.load(page.encode(), after=OTHER_INSTANCE)
+        representations.load_rows(page.encode(), after=OTHER_INSTANCE)
     for text in (
         *("{", "{}", "7", "[7]", "[{}]", '[{"id":7}]', '[{"id":"x"}]'),
         page.replace(OTHER_INSTANCE, OTHER_INSTANCE.upper()),
@@ -237,7 +237,7 @@ def test_text_that_is_no_page_is_refused() -> None:
         "[" * 100_000,
     ):
         with named(text), pytest.raises(ValueError):  # noqa: PT011  # whatever it says
-            listing.load(text.encode(), after="")
+            representations.load_rows(text.encode(), after="")
 
 
 # Tokens

@@ -9,7 +9,7 @@ import pytest
 from dfmeta.conf.store import TEMPLATES
 from dfmeta.errors import ConfigError
 from dfmeta.model import GuestRequest, Identity
-from dfmeta.store.auth.edit import Grant, add, new_token
+from dfmeta.store.auth.tokens import Grant, add, new_token
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.backend import StoreBackend
 from dfmeta.wiring.backends import make_answer_settings

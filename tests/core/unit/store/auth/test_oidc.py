@@ -19,13 +19,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.errors import AuthUnavailable, Forbidden, IssuerError, Unauthorized
-from dfmeta.store.auth import keys as auth_keys
+from dfmeta.store.auth import oidc as auth_keys
 from dfmeta.store.auth.caller import INVALID, Authorizer
-from dfmeta.store.auth.keys import AWAY_PAUSE, LIFESPAN, RETRY_PAUSE, SEARCH_PAUSE, KeyCache
 from dfmeta.store.auth.oidc import (
     ANSWER_MAX,
+    AWAY_PAUSE,
     LEEWAY,
+    LIFESPAN,
+    RETRY_PAUSE,
+    SEARCH_PAUSE,
     SUBJECT_SHOWN,
+    KeyCache,
     OidcSettings,
     OidcVerifier,
     discover,

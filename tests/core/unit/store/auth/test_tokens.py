@@ -10,12 +10,20 @@ from pathlib import Path
 import pytest
 
 from dfmeta.errors import Forbidden, RecordError, TokenFileError, Unauthorized
-from dfmeta.store.auth import edit as auth_edit
-from dfmeta.store.auth.caller import INVALID, MALFORMED, MISSING, Authorizer, Client
-from dfmeta.store.auth.edit import Grant
-from dfmeta.store.auth.scopes import KINDS, accepted, known
+from dfmeta.store.auth import tokens as static_tokens
+from dfmeta.store.auth.caller import (
+    INVALID,
+    KINDS,
+    MALFORMED,
+    MISSING,
+    Authorizer,
+    Client,
+    accepted_scopes,
+    all_scopes,
+)
 from dfmeta.store.auth.tokens import (
     FILE_MAX,
+    Grant,
     StaticToken,
     TokenFile,
     format_line,
@@ -61,10 +69,10 @@ def line(name: str, token: str, *, scopes: tuple[str, ...] = ("read",)) -> str:
 
 
 def test_a_token_is_in_the_file_as_its_hash_alone(path: Path) -> None:
-    token = auth_edit.new_token()
-    auth_edit.add(path, READ, token)
+    token = static_tokens.new_token()
+    static_tokens.add(path, READ, token)
     assert token not in path.read_text()
-    assert token.removeprefix(auth_edit.TOKEN_PREFIX) not in path.read_text()
+    assert token.removeprefix(static_tokens.TOKEN_PREFIX) not in path.read_text()
     assert scopes(TokenFile(path), token) == {"read"}
     assert scopes(TokenFile(path), hash_token(token)) is None
 
@@ -76,19 +84,19 @@ def test_tokens_have_256_random_bits() -> None:
         asked.append(count)
         return "x"
 
-    assert auth_edit.new_token(make) == "dfm_x"
+    assert static_tokens.new_token(make) == "dfm_x"
     assert asked == [32]
-    assert auth_edit.new_token() != auth_edit.new_token()
+    assert static_tokens.new_token() != static_tokens.new_token()
 
 
 def test_a_change_is_noticed_without_a_restart(path: Path) -> None:
     file = TokenFile(path)
     assert scopes(file, "a") is None, "without a file"
-    auth_edit.add(path, READ, "a")
+    static_tokens.add(path, READ, "a")
     assert scopes(file, "a") == {"read"}
-    auth_edit.add(path, Grant(("write", "delete"), NOW), "b")
+    static_tokens.add(path, Grant(("write", "delete"), NOW), "b")
     assert (scopes(file, "a"), scopes(file, "b")) == ({"read"}, {"write", "delete"})
-    assert auth_edit.remove(path, "token-1")
+    assert static_tokens.remove(path, "token-1")
     assert (scopes(file, "a"), scopes(file, "b")) == (None, {"write", "delete"})
     path.unlink()
     assert scopes(file, "b") is None
@@ -116,7 +124,7 @@ def test_a_file_that_others_may_read_is_refused_with_a_remedy(write: Write) -> N
         with pytest.raises(TokenFileError, match=f"mode 0{mode:o}.*chmod 600 {path}"):
             TokenFile(path)
         with pytest.raises(TokenFileError, match="chmod 600"):
-            auth_edit.add(path, READ, "b")
+            static_tokens.add(path, READ, "b")
         assert path.read_text() == line("a", "a")
     file = TokenFile(write(line("a", "a"), 0o400))
     assert scopes(file, "a") == {"read"}
@@ -126,7 +134,7 @@ def test_a_file_that_others_may_read_is_refused_with_a_remedy(write: Write) -> N
 
 def test_a_token_ends_at_its_time(path: Path) -> None:
     end = datetime.fromtimestamp(CLOCK.wall() + 60, UTC)
-    auth_edit.add(path, Grant(("read",), NOW, expires=end), "a")
+    static_tokens.add(path, Grant(("read",), NOW, expires=end), "a")
     file = TokenFile(path)
     assert scopes(file, "a") == {"read"}
     CLOCK.advance(59)
@@ -183,24 +191,27 @@ def test_a_file_that_is_too_large_or_none_is_refused(path: Path, write: Write) -
 def test_others_lines_stay_as_they_are(write: Write) -> None:
     before = f"# mine\n{line('a', 'a')}\n{sound(name='b', note='keep me')}"
     path = write(before)
-    auth_edit.add(path, Grant(("read",), NOW, name="c"), "c")
+    static_tokens.add(path, Grant(("read",), NOW, name="c"), "c")
     assert path.read_text().startswith(before + "\n")
-    assert auth_edit.remove(path, "a")
-    assert auth_edit.remove(path, "c")
+    assert static_tokens.remove(path, "a")
+    assert static_tokens.remove(path, "c")
     assert path.read_text() == f"# mine\n\n{sound(name='b', note='keep me')}\n"
-    assert not auth_edit.remove(path, "c")
+    assert not static_tokens.remove(path, "c")
 
 
 def test_a_new_file_is_its_owners_alone_and_a_broken_one_stays(tmp_path: Path) -> None:
     path = tmp_path / "state" / "tokens"
-    auth_edit.add(path, READ, "a")
+    static_tokens.add(path, READ, "a")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert [one.name for one in path.parent.iterdir()] == ["tokens"]
     with pytest.raises(TokenFileError, match="cannot be written"):
-        auth_edit.add(path / "tokens", READ, "a")
+        static_tokens.add(path / "tokens", READ, "a")
     path.write_text("broken\n")
-    for change in (lambda: auth_edit.add(path, READ, "a"), lambda: auth_edit.remove(path, "a")):
+    for change in (
+        lambda: static_tokens.add(path, READ, "a"),
+        lambda: static_tokens.remove(path, "a"),
+    ):
         with pytest.raises(TokenFileError, match="line 1"):
             change()
     assert path.read_text() == "broken\n"
@@ -209,24 +220,24 @@ def test_a_new_file_is_its_owners_alone_and_a_broken_one_stays(tmp_path: Path) -
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     link.symlink_to(target)
-    auth_edit.add(link, READ, "a")
+    static_tokens.add(link, READ, "a")
     assert link.is_symlink()
     assert scopes(TokenFile(link), "a") == {"read"}
     target.unlink()
     target.symlink_to(link)
     with pytest.raises(TokenFileError, match="symbolic links"):
-        auth_edit.add(link, READ, "b")
+        static_tokens.add(link, READ, "b")
 
 
 def test_a_name_is_given_and_free(path: Path) -> None:
-    names = [auth_edit.add(path, READ, token).name for token in "ab"]
-    assert auth_edit.add(path, Grant(("read",), NOW, name="ci@host"), "c").name == "ci@host"
-    auth_edit.remove(path, "token-1")
-    assert [*names, auth_edit.add(path, READ, "d").name] == ["token-1", "token-2", "token-1"]
+    names = [static_tokens.add(path, READ, token).name for token in "ab"]
+    assert static_tokens.add(path, Grant(("read",), NOW, name="ci@host"), "c").name == "ci@host"
+    static_tokens.remove(path, "token-1")
+    assert [*names, static_tokens.add(path, READ, "d").name] == ["token-1", "token-2", "token-1"]
     for name in ("ci@host", "a b", "-x", "a\n"):
         before = path.read_text()
         with pytest.raises(RecordError, match="--name"):
-            auth_edit.add(path, Grant(("read",), NOW, name=name), "e")
+            static_tokens.add(path, Grant(("read",), NOW, name=name), "e")
         assert path.read_text() == before
 
 
@@ -262,13 +273,15 @@ def test_a_header_without_a_valid_token_is_refused_in_its_words() -> None:
 
 
 def test_a_missing_scope_is_named() -> None:
-    for scope in accepted("upsert", "metadata"):
-        Authorizer(Known(token=scope)).authorize("Bearer token", accepted("upsert", "metadata"))
+    for scope in accepted_scopes("upsert", "metadata"):
+        Authorizer(Known(token=scope)).authorize(
+            "Bearer token", accepted_scopes("upsert", "metadata")
+        )
     with pytest.raises(Forbidden):
         Authorizer(Known(token="rea reads READ")).authorize("Bearer token", ("read",))
     authorizer = Authorizer(Known(token="read metadata:delete:userdata"))
     with pytest.raises(Forbidden) as caught:
-        authorizer.authorize("Bearer token", accepted("delete", "metadata"))
+        authorizer.authorize("Bearer token", accepted_scopes("delete", "metadata"))
     assert caught.value.message == (
         "not authorized, missing required scope. Have: metadata:delete:userdata,read; "
         "Need: write,delete,metadata:delete:metadata"
@@ -287,7 +300,7 @@ def test_the_first_verifier_that_knows_a_token_decides() -> None:
 def test_an_operation_accepts_the_scopes_of_the_original() -> None:
     for kind in KINDS:
         upsert = ("write", "create", "update", f"metadata:create:{kind}", f"metadata:update:{kind}")
-        assert accepted("upsert", kind) == upsert
-        assert accepted("read", kind) == ("read", f"metadata:read:{kind}")
-        assert accepted("delete", kind) == ("write", "delete", f"metadata:delete:{kind}")
-    assert len(known()) == len(set(known())) == 13
+        assert accepted_scopes("upsert", kind) == upsert
+        assert accepted_scopes("read", kind) == ("read", f"metadata:read:{kind}")
+        assert accepted_scopes("delete", kind) == ("write", "delete", f"metadata:delete:{kind}")
+    assert len(all_scopes()) == len(set(all_scopes())) == 13

@@ -13,7 +13,7 @@ import pytest
 
 from dfmeta.errors import ConfigError, StoreError
 from dfmeta.store.db import backup as copies
-from dfmeta.store.db import sqlite
+from dfmeta.store.db import dialect
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.store.support import Run, database_file, document, named, refusal
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, succeeded
@@ -176,7 +176,7 @@ def test_a_file_that_replaces_the_store_is_noticed(url: str, tmp_path: Path) -> 
 def test_a_reader_does_not_wait_for_a_writer_and_a_writer_not_for_ever(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_STEP_MS", 1)
+    monkeypatch.setattr(dialect, "BUSY_STEP_MS", 1)
     with Repository(url, seconds=0.05) as opened:
         opened.put(INSTANCE, document={"hostname": "a"})
         writer = sqlite3.connect(database_file(url), isolation_level=None)
@@ -191,7 +191,7 @@ def test_a_reader_does_not_wait_for_a_writer_and_a_writer_not_for_ever(
 def test_a_writer_that_waits_for_another_lets_the_hub_run(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_STEP_MS", 1)
+    monkeypatch.setattr(dialect, "BUSY_STEP_MS", 1)
     with Repository(url) as opened:
         opened.put(INSTANCE)
         writer = sqlite3.connect(database_file(url), isolation_level=None)

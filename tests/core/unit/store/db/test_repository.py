@@ -15,10 +15,9 @@ from sqlalchemy import create_engine, text
 from dfmeta.errors import StoreError, StoreFullError
 from dfmeta.runtime import clock
 from dfmeta.store.db.database import REST
-from dfmeta.store.db.networks import Network
-from dfmeta.store.db.record import FetchedHalf, Kind, Push, Whole
+from dfmeta.store.db.dialect import Sqlite
+from dfmeta.store.db.record import FetchedHalf, Kind, Network, Push, Whole
 from dfmeta.store.db.repository import DEFAULTS, PAGE, PAGE_TEXT, PutResult, Repository
-from dfmeta.store.db.sqlite import Sqlite
 from tests.core.unit.store.support import document, read
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
 from tests.harness.examples import examples

@@ -7,10 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.errors import ForwardedForError, StoreError
-from dfmeta.store.api.trusted import TrustedProxies
 from dfmeta.store.db.cache import ENTRY, Cache
-from dfmeta.store.db.networks import Address, parse_address, parse_network
-from dfmeta.store.db.record import merge_patch, parse_document
+from dfmeta.store.db.record import (
+    Address,
+    merge_patch,
+    parse_address,
+    parse_document,
+    parse_network,
+)
+from dfmeta.store.guest.requests import TrustedProxies
 from tests.core.unit.store.support import named
 from tests.core.unit.support import INSTANCE
 

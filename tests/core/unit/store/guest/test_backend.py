@@ -10,11 +10,11 @@ import pytest
 from dfmeta.errors import BackendError
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.tokens import TokenMode
+from dfmeta.store.db.record import HTTP_TOKENS
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.db.schema import HTTP_TOKENS
 from dfmeta.store.guest import ec2
 from dfmeta.store.guest.backend import PASSWORD_MAX, StoreBackend
-from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.requests import split_path
 from tests.core.unit.store.guest.crawling import asker
 from tests.core.unit.store.support import KEY, Ask, Sql, http_tokens
 from tests.core.unit.support import INSTANCE

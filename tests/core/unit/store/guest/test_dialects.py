@@ -17,7 +17,7 @@ from dfmeta.model import Answer
 from dfmeta.store.db.repository import Kind
 from dfmeta.store.guest import ec2
 from dfmeta.store.guest.dialects import EC2_TREES, Settings, need
-from dfmeta.store.guest.roles import together, with_roles
+from dfmeta.store.guest.documents import together, with_roles
 from tests.core.unit.store.guest.crawling import asker, crawl
 from tests.core.unit.store.support import KEY
 from tests.core.unit.support import INSTANCE

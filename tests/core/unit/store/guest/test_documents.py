@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from dfmeta.errors import StoreError
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.store.db.record import Record
-from dfmeta.store.guest import answers
-from dfmeta.store.guest.answers import Answers
-from dfmeta.store.guest.dialects import Settings
+from dfmeta.store.guest import dialects
+from dfmeta.store.guest.dialects import Answers, Settings
 from dfmeta.store.guest.documents import (
     RANDOM_SEED_BYTES,
     Document,
@@ -28,9 +27,8 @@ from dfmeta.store.guest.documents import (
     vendor_data2_of,
     vendor_data_of,
 )
-from dfmeta.store.guest.etags import etag_of, tagged, unless_known
-from dfmeta.store.guest.keys import keys_of, name_keys, unusable
-from dfmeta.store.guest.paths import split_path
+from dfmeta.store.guest.requests import etag_of, split_path, tagged, unless_known
+from dfmeta.store.guest.values import keys_of, name_keys, unusable
 from tests.core.unit.store.guest.crawling import asker
 from tests.core.unit.store.support import named
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
@@ -272,10 +270,10 @@ def test_a_cached_answer_is_a_304_to_a_guest_that_has_it(kept: Answers) -> None:
 
 
 def test_answers_beyond_the_limit_are_made_each_time(kept: Answers) -> None:
-    large = replace(RECORD, metadata=f'{{"meta": {{"a": "{"b" * (answers.ANSWERS // 2)}"}}}}')
+    large = replace(RECORD, metadata=f'{{"meta": {{"a": "{"b" * (dialects.ANSWERS // 2)}"}}}}')
     paths = [f"/openstack/{version}/meta_data.json" for version in ("2012-08-10", "latest")]
     for path in [*paths, *paths]:
-        assert len((answer(kept, large, path) or Answer(0)).body) > answers.ANSWERS // 2
+        assert len((answer(kept, large, path) or Answer(0)).body) > dialects.ANSWERS // 2
     assert made(kept, large) == 1
 
 

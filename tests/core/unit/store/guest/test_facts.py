@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dfmeta.store.guest import addresses as reader
-from dfmeta.store.guest.addresses import addresses, networks_in
+from dfmeta.store.guest import documents as reader
+from dfmeta.store.guest.documents import addresses, networks_in
 from dfmeta.store.guest.netconfig import read
 from tests.core.unit.store.guest.crawling import asker, crawl
 from tests.core.unit.store.guest.networks import (

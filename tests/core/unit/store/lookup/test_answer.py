@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dfmeta.http.responses import HttpResponse
 from dfmeta.store.db.record import KEEP, FetchedHalf, Kind
-from dfmeta.store.lookup.answer import ENVELOPE, by_address, by_id
+from dfmeta.store.lookup.upstream import ENVELOPE, by_address, by_id
 from tests.core.unit.store.support import named
 from tests.core.unit.support import INSTANCE
 from tests.core.unit.support import OTHER_INSTANCE as OTHER

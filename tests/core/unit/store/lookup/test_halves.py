@@ -6,13 +6,12 @@ import pytest
 
 from dfmeta.errors import BackendError, BackendUpstreamError, LookupAnswerError, LookupAwayError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.store.db.record import Kind
+from dfmeta.store.db.record import METADATA_ALONE, USERDATA_ALONE, Kind
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import defaults, dialects
 from dfmeta.store.guest.backend import StoreBackend
 from dfmeta.store.guest.dialects import Settings
-from dfmeta.store.guest.paths import split_path
-from dfmeta.store.guest.record_parts import METADATA_ALONE, USERDATA_ALONE
+from dfmeta.store.guest.requests import split_path
 from tests.core.unit.store.lookup.support import (
     ADDRESS,
     BROKEN,

@@ -11,11 +11,9 @@ from dfmeta import metrics
 from dfmeta.errors import LookupAnswerError, LookupAwayError, StoreError
 from dfmeta.http.responses import HttpResponse
 from dfmeta.runtime.throttle import QUIET
-from dfmeta.store.db.record import Kind, Record
+from dfmeta.store.db.record import METADATA_ALONE, USERDATA_ALONE, Kind, Record
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.guest.record_parts import METADATA_ALONE, USERDATA_ALONE
-from dfmeta.store.lookup.memory import REST, Memory
-from dfmeta.store.lookup.puller import LATER
+from dfmeta.store.lookup.puller import LATER, REST, Memory
 from dfmeta.store.lookup.upstream import AT_ONCE, pause
 from tests.core.unit.store.lookup.support import (
     ADDRESS,
