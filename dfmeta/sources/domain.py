@@ -14,7 +14,7 @@ from dfmeta.devices.elements import SIZE_MAX, DomainReader
 from dfmeta.errors import DomainError
 from dfmeta.model import Port, PortKind
 from dfmeta.ovsdb.external_ids import instance_of, name_of, project_of
-from dfmeta.sources.merge import Ownership
+from dfmeta.sources.source import Ownership
 
 __all__ = ["SIZE_MAX", "Domain", "Nic", "match", "parse"]
 

@@ -23,7 +23,7 @@ from dfmeta.runtime.threads import Event, call_in_thread
 from dfmeta.runtime.throttle import Seldom
 from dfmeta.sources.domain import Domain, match
 from dfmeta.sources.folders import Folders, Scan
-from dfmeta.sources.merge import FIELDS, Ownership, Question
+from dfmeta.sources.source import FIELDS, Ownership, PortQuery
 
 LOG = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ class LibvirtSource:
         self._scanning = False
         self._seldom = Seldom(clock=clock)
 
-    def find(self, question: Question) -> Ownership:
-        """See :class:`~dfmeta.sources.merge.Source`.
+    def find(self, question: PortQuery) -> Ownership:
+        """See :class:`~dfmeta.sources.source.Source`.
 
         :raises SourceError: when a directory exists and cannot be read.
         """

@@ -3,7 +3,7 @@
 A port there has a ``device_id``, the instance, and the project that owns the *port*. Neither comes
 from the host itself: the port's owner may write any ``device_id``, and an admin's port may belong
 to another project than its instance. So the instance is unverified, and the project is only a
-fallback (:mod:`dfmeta.sources.merge`).
+fallback (:mod:`dfmeta.sources.source`).
 
 Queries that arrive at the same moment share a call: few ports are requested by their ids, many
 ports, as at the start, by this host.
@@ -21,7 +21,7 @@ from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
 from dfmeta.ovsdb.external_ids import instance_of, project_of
 from dfmeta.runtime import threads
 from dfmeta.runtime.threads import Event
-from dfmeta.sources.merge import INSTANCE, PORT_PROJECT, Ownership, Question
+from dfmeta.sources.source import INSTANCE, PORT_PROJECT, Ownership, PortQuery
 
 CALLS_AT_ONCE: Final = 4
 _OF_INSTANCE: Final = "compute:"
@@ -50,8 +50,8 @@ class NeutronSource:
         self._waiting: dict[str, Event] = {}
         self._listed = False
 
-    def find(self, question: Question) -> Ownership:
-        """See :class:`~dfmeta.sources.merge.Source`.
+    def find(self, question: PortQuery) -> Ownership:
+        """See :class:`~dfmeta.sources.source.Source`.
 
         :raises SourceError: when Neutron gives no answer.
         """

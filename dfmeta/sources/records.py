@@ -13,7 +13,7 @@ from typing import Protocol
 from dfmeta import metrics
 from dfmeta.errors import SourceError, StoreError
 from dfmeta.ovsdb.external_ids import name_of, project_of
-from dfmeta.sources.merge import NAME, PROJECT, Ownership, Question
+from dfmeta.sources.source import NAME, PROJECT, Ownership, PortQuery
 
 
 class Record(Protocol):
@@ -47,8 +47,8 @@ class StoreSource:
     def __init__(self, get: Callable[[str], Record | None]) -> None:
         self._get = get
 
-    def find(self, question: Question) -> Ownership:
-        """See :class:`~dfmeta.sources.merge.Source`.
+    def find(self, question: PortQuery) -> Ownership:
+        """See :class:`~dfmeta.sources.source.Source`.
 
         :raises SourceError: when the database fails.
         """

@@ -3,7 +3,7 @@
 ``own``: a subport has an instance of its own, or none, and the project of its parent if no source
 gives that of the instance. ``parent``: it has the instance of its parent, the VM.
 
-A subport that is unverified (:mod:`dfmeta.sources.merge`) gets no project of its parent: the
+A subport that is unverified (:mod:`dfmeta.sources.source`) gets no project of its parent: the
 backend compares the project with that of the instance, which a tenant has named.
 
 Everything runs on the hub.
@@ -16,7 +16,8 @@ from dataclasses import replace
 from typing import Final
 
 from dfmeta.model import Port, PortId, PortKind
-from dfmeta.sources.merge import FIELDS, PROJECT, bare
+from dfmeta.sources.resolution import bare
+from dfmeta.sources.source import FIELDS, PROJECT
 
 PARENT: Final = "parent"
 """The source of a subport's values that are its parent's, in listings."""

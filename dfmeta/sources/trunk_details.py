@@ -27,7 +27,7 @@ from dfmeta.ovsdb.external_ids import instance_of
 from dfmeta.ovsdb.subport_list import ListEntry, entry_of
 from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.runtime import clock, hub
-from dfmeta.sources.merge import bare
+from dfmeta.sources.resolution import bare
 from dfmeta.sources.rounds import Rounds
 
 FRESH: Final = 30.0

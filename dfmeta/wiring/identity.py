@@ -12,7 +12,7 @@ from oslo_config import cfg
 from dfmeta.model import Port, PortId
 from dfmeta.ovsdb.next_hop_list import NEUTRON
 from dfmeta.sources.handover import Handover
-from dfmeta.sources.merge import Source
+from dfmeta.sources.source import Source
 from dfmeta.sources.resolver import Resolver
 from dfmeta.sources.subports import Subports
 from dfmeta.wiring.services import make_neutron_client

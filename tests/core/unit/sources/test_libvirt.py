@@ -12,8 +12,8 @@ from dfmeta.sources import folders as folders_module
 from dfmeta.sources.domain import Domain
 from dfmeta.sources.folders import Folders
 from dfmeta.sources.libvirt import PAUSE, LibvirtSource
-from dfmeta.sources.merge import Ownership, Question
 from dfmeta.sources.records import StoreSource
+from dfmeta.sources.source import Ownership, PortQuery
 from dfmeta.store.db.repository import Repository
 from tests.harness.domains import Interface, definition, status, write
 from tests.harness.tier import CLOCK
@@ -43,7 +43,7 @@ def run(instance: str, *, project: str = "p", name: str = "n") -> str:
 
 def ask(source: LibvirtSource, port: Port = PORT) -> Ownership:
     CLOCK.advance(PAUSE)
-    return source.find(Question(port, CLOCK.now()))
+    return source.find(PortQuery(port, CLOCK.now()))
 
 
 def test_a_file_is_parsed_once_and_again_when_it_has_changed(
@@ -112,7 +112,7 @@ def test_questions_at_once_share_a_scan(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(scans) <= 2
 
 
-QUESTION = Question(Port(name="tap0", row="r", ofport=1, instance_id=A), 0.0)
+QUESTION = PortQuery(Port(name="tap0", row="r", ofport=1, instance_id=A), 0.0)
 
 
 def test_a_record_gives_project_and_name(tmp_path: Path) -> None:

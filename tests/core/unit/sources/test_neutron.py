@@ -13,8 +13,8 @@ from dfmeta.errors import ConfigError, SourceError
 from dfmeta.model import Port
 from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
 from dfmeta.runtime import clock
-from dfmeta.sources.merge import Ownership, Question
 from dfmeta.sources.neutron import NeutronSource
+from dfmeta.sources.source import Ownership, PortQuery
 from tests.harness import neutron as harness
 from tests.harness.neutron import Neutron
 from tests.harness.other_store import NOT_FOUND, Asked, Last, OtherStore, reply
@@ -66,7 +66,7 @@ def api(server: Neutron, load: Load) -> MakeApi:
 
 
 def ask(source: NeutronSource, number: int = 1) -> Ownership:
-    return source.find(Question(port(number), clock.now()))
+    return source.find(PortQuery(port(number), clock.now()))
 
 
 def test_the_instance_and_the_ports_project_come_over_the_wire(
@@ -172,7 +172,7 @@ def test_a_call_that_takes_too_long_is_told() -> None:
     with pytest.raises(SourceError, match="no answer within"):
         ask(NeutronSource(ports, timeout=2))
     found = NeutronSource(ports, timeout=1).find(
-        Question(Port(name="x", row="r", ofport=1, iface_id="container-7"), 0.0)
+        PortQuery(Port(name="x", row="r", ofport=1, iface_id="container-7"), 0.0)
     )
     assert (found, ports.calls) == (Ownership(), ["host"]), "no port of Neutron's"
 

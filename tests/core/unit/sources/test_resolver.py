@@ -18,19 +18,17 @@ from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortId, PortKind, PortState
 from dfmeta.ovsdb.external_ids import instance_of, name_of, project_of
 from dfmeta.sources import resolver as module
-from dfmeta.sources.merge import (
+from dfmeta.sources.resolution import PORT_PROJECT_AFTER, SourceAnswer, merge, open_fields
+from dfmeta.sources.resolver import Resolver
+from dfmeta.sources.source import (
     FIELDS,
     INSTANCE,
     NAME,
     PORT_PROJECT,
     PROJECT,
     Ownership,
-    Question,
-    SourceAnswer,
-    merge,
-    open_fields,
+    PortQuery,
 )
-from dfmeta.sources.resolver import Resolver
 from tests.harness.tier import CLOCK
 
 values = st.sampled_from(["", "1", "2"])
@@ -68,7 +66,7 @@ def test_each_value_is_the_first_that_is_about_the_same_instance(
     assert set(port.sources) == {name for name in FIELDS if getattr(port, name)}
     hosts = {a.found.instance_id for a in given_answers if not a.unverified}
     assert port.unverified == (bool(port.instance_id) and port.instance_id not in hosts)
-    assert Question(port, 0.0).proven == (bool(port.instance_id) and not port.unverified)
+    assert PortQuery(port, 0.0).proven == (bool(port.instance_id) and not port.unverified)
 
 
 def test_a_ports_own_project_is_marked_and_stays_open() -> None:
@@ -104,10 +102,10 @@ class Fake:
 
     def __init__(self, name: str, *, gives: frozenset[str] = ALL, timeout: float = 5) -> None:
         self.name, self.gives, self.timeout = name, gives, timeout
-        self.asked: list[Question] = []
-        self.answer: Callable[[Question], Ownership] = lambda _question: Ownership()
+        self.asked: list[PortQuery] = []
+        self.answer: Callable[[PortQuery], Ownership] = lambda _question: Ownership()
 
-    def find(self, question: Question) -> Ownership:
+    def find(self, question: PortQuery) -> Ownership:
         self.asked.append(question)
         return self.answer(question)
 
@@ -120,7 +118,7 @@ class Fake:
         return self
 
     def fails(self) -> Fake:
-        def raise_error(_question: Question) -> Ownership:
+        def raise_error(_question: PortQuery) -> Ownership:
             raise SourceError(source=self.name, cause="away")
 
         self.answer = raise_error
@@ -344,7 +342,7 @@ def test_a_ports_project_gives_way_to_the_instances() -> None:
     until(lambda: len(libvirt.asked) > 1)
     assert world.port.project_id == ""
     until(lambda: world.port.project_id == "p")
-    assert CLOCK.now() - began == pytest.approx(module.PORT_PROJECT_AFTER, abs=0.2)
+    assert CLOCK.now() - began == pytest.approx(PORT_PROJECT_AFTER, abs=0.2)
     libvirt.says("i", "q")
     until(lambda: world.port.project_id == "q")
     assert not world.port.unverified
@@ -384,7 +382,7 @@ def test_thousands_of_unknown_ports_are_asked_about_seldom(monkeypatch: pytest.M
     monkeypatch.setattr(module, "CROWD", 1)
     times: list[float] = []
 
-    def answer(question: Question) -> Ownership:
+    def answer(question: PortQuery) -> Ownership:
         if question.port.row == "r7":
             times.append(CLOCK.now())
         return Ownership()
@@ -403,14 +401,14 @@ def test_a_defect_costs_a_port_some_seconds_and_not_its_life(
 ) -> None:
     world, began = World(["libvirt"], Fake("libvirt").says("i", "p")), CLOCK.now()
     due = iter([ZeroDivisionError("a defect")] * 2)
-    real = world.resolver._due
+    real = world.resolver._query
 
-    def broken(*args: Any) -> bool:
+    def broken(*args: Any) -> None:
         for failure in due:
             raise failure
-        return real(*args)
+        real(*args)
 
-    monkeypatch.setattr(world.resolver, "_due", broken)
+    monkeypatch.setattr(world.resolver, "_query", broken)
     world.resolver.update(ROW)
     until(lambda: world.port.instance_id == "i")
     assert CLOCK.now() - began == pytest.approx(2 * module.REST_MOST, abs=0.2)
@@ -465,7 +463,7 @@ def test_an_instance_that_only_neutron_names_is_unverified() -> None:
     for row, names in ((ROW, ["neutron", "store"]), (SUBPORT, ["ovsdb", "neutron", "store"])):
         world = World(names, neutron().says("i", port_project="p"), store)
         world.resolver.update(row)
-        eventlet.sleep(module.PORT_PROJECT_AFTER + 1)
+        eventlet.sleep(PORT_PROJECT_AFTER + 1)
         assert (world.port.instance_id, world.port.project_id) == ("i", "p")
         assert world.port.sources[PROJECT] == "neutron (port)"
         assert (world.port.unverified, world.port.unnamed) == (True, False)
