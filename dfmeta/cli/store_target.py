@@ -21,8 +21,7 @@ from oslo_config import cfg
 from dfmeta.cli.common import cell_text, config_options, load_config
 from dfmeta.cli.progress import shown
 from dfmeta.errors import NoRecordError, RecordError
-from dfmeta.sources.domain import Domain
-from dfmeta.sources.folders import Folders
+from dfmeta.sources.domain import Domain, Folders
 from dfmeta.store.api import checks
 from dfmeta.store.api.client import StoreClient
 from dfmeta.store.api.representations import row_of

@@ -33,7 +33,7 @@ from dfmeta.neutron.client import NeutronApi
 from dfmeta.proxy.backends.nova.ask import NovaFact, Question, ask_nova
 from dfmeta.proxy.backends.nova.request import NovaSettings
 from dfmeta.runtime import clock
-from dfmeta.sources.folders import Folders
+from dfmeta.sources.domain import Folders
 from dfmeta.store.db import HEAD
 from dfmeta.store.db.database_facts import load_driver, look
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from dfmeta.errors import SourceError
@@ -12,6 +12,11 @@ DHCP_FIELDS: Final = ("id", "network_id", "mac_address", "fixed_ips")
 _NEXT_HOPS: Final = ("network:dhcp", "network:distributed")
 """``device_owner`` of the ports to which guests may have a route to the service: Neutron's DHCP
 ports, whether or not an agent has them at this moment, and OVN's metadata ports."""
+
+LIST_FROM: Final = 16
+"""Number of ports from which on all ports of the host are requested in one call."""
+IDS_AT_ONCE: Final = 32
+"""Number of ids in one call: about 1,400 characters of its URL."""
 
 Row = Mapping[str, Any]
 
@@ -134,9 +139,7 @@ def _own(error: Any) -> tuple[str, str]:
         return "", ""
 
 
-LIST_FROM: Final = 16
-"""Number of ports from which on all ports of the host are requested in one call."""
-
-
-IDS_AT_ONCE: Final = 32
-"""Number of ids in one call: about 1,400 characters of its URL."""
+def portions(values: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield *values* in portions for one call each."""
+    for start in range(0, len(values), IDS_AT_ONCE):
+        yield values[start : start + IDS_AT_ONCE]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dfmeta.errors import SourceError
-from dfmeta.neutron.client import IDS_AT_ONCE, NeutronApi, Row
+from dfmeta.neutron.client import NeutronApi, Row, portions
 from dfmeta.runtime import clock
 
 MARK: Final = "dfmeta:"
@@ -163,9 +163,9 @@ class NeutronTrunks:
         each = list(dict.fromkeys(values))
         # A query for one is a VM's, which waits for the answer.
         limit = TIMEOUT if len(each) > 1 else self._connect
-        for start in range(0, len(each), IDS_AT_ONCE):
-            part = [(name, one) for one in each[start : start + IDS_AT_ONCE]]
-            yield from self._listed(kind, part, fields, limit)
+        for part in portions(each):
+            filters = [(name, value) for value in part]
+            yield from self._listed(kind, filters, fields, limit)
 
     def _listed(
         self, kind: str, filters: Sequence[tuple[str, str]], fields: Sequence[str], limit: float

@@ -1,4 +1,6 @@
-"""Reads a libvirt domain's XML: its instance and project, and the ports that belong to it. Pure.
+"""Reads the XML of libvirt's domains: instance and project, and the ports that belong to them.
+
+No eventlet: commands use it too.
 
 Sources: libvirt's formatdomain.rst, Nova's ``nova/virt/libvirt/config.py``
 (LibvirtConfigGuestMetaNovaInstance). See :mod:`dfmeta.devices.elements` for trust.
@@ -6,19 +8,24 @@ Sources: libvirt's formatdomain.rst, Nova's ``nova/virt/libvirt/config.py``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import os
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from dfmeta.devices.elements import SIZE_MAX, DomainReader
 from dfmeta.errors import DomainError
 from dfmeta.model import Port, PortKind
 from dfmeta.ovsdb.external_ids import instance_of, name_of, project_of
+from dfmeta.runtime import clock
 from dfmeta.sources.source import Ownership
 
-__all__ = ["SIZE_MAX", "Domain", "Nic", "match", "parse"]
+__all__ = ["SIZE_MAX", "Domain", "DomainNic", "Folders", "Scan", "match", "parse"]
 
 _TEXT_MAX: Final = 4096
+_SUFFIX: Final = ".xml"
 _NOVA: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.1",
     "http://openstack.org/xmlns/libvirt/nova/1.0",
@@ -29,7 +36,7 @@ _NOVA_ID: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
-class Nic:
+class DomainNic:
     """An ``<interface>`` element; an empty member is not given."""
 
     mac: str = ""
@@ -49,7 +56,7 @@ class Domain:
     name: str = ""
     """Nova's display name, else the domain's name."""
     project_id: str = ""
-    nics: tuple[Nic, ...] = ()
+    nics: tuple[DomainNic, ...] = ()
     domain_name: str = ""
     """Name in virsh."""
 
@@ -89,11 +96,11 @@ def match(port: Port, domains: Iterable[Domain]) -> Domain | None:
     return None
 
 
-def _by_id(port: Port, nic: Nic) -> bool:
+def _by_id(port: Port, nic: DomainNic) -> bool:
     return bool(port.iface_id) and port.iface_id.lower() == nic.iface_id.lower()
 
 
-def _by_device(port: Port, nic: Nic) -> bool:
+def _by_device(port: Port, nic: DomainNic) -> bool:
     if (port.iface_id and nic.iface_id) or not nic.dev or not _same_mac(port, nic):
         return False
     # A port behind its own bridge has the same id in its name and another prefix.
@@ -102,11 +109,11 @@ def _by_device(port: Port, nic: Nic) -> bool:
     return nic.dev == port.name or nova
 
 
-def _by_mac(port: Port, nic: Nic) -> bool:
+def _by_mac(port: Port, nic: DomainNic) -> bool:
     return bool(port.mac) and not nic.dev and not nic.iface_id and port.mac == nic.mac
 
 
-def _same_mac(port: Port, nic: Nic) -> bool:
+def _same_mac(port: Port, nic: DomainNic) -> bool:
     return not port.mac or not nic.mac or port.mac == nic.mac
 
 
@@ -116,7 +123,7 @@ class _Reader(DomainReader):
     def __init__(self) -> None:
         super().__init__()
         self._values: dict[str, str] = {}
-        self._nics: list[Nic] = []
+        self._nics: list[DomainNic] = []
         self._nic: dict[str, str] = {}
 
     def domain(self) -> Domain:
@@ -163,7 +170,7 @@ class _Reader(DomainReader):
         if path == "devices/interface":
             nic = self._nic
             dev = nic.get("dev") or nic.get("socket", "")
-            self._nics.append(Nic(nic.get("mac", ""), dev, nic.get("iface_id", "")))
+            self._nics.append(DomainNic(nic.get("mac", ""), dev, nic.get("iface_id", "")))
 
     def text(self, path: str, text: str) -> None:
         if path in _TEXTS:
@@ -174,3 +181,77 @@ class _Reader(DomainReader):
 _TEXTS: Final = frozenset(
     {"uuid", "name", *(f"metadata/{space} instance/{space} name" for space in _NOVA)}
 )
+
+
+_File = tuple[tuple[int, int, int, int], Domain | None]
+"""Times, inode and size of a file, and its domain; None: it has none that is readable."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """The result of one scan of the directories."""
+
+    started: float
+    """Monotonic seconds at the start of the scan."""
+    domains: list[Domain] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    """Files that have become unreadable since the previous scan, each with its cause."""
+    error: str = ""
+    """An existing directory that cannot be listed, with its cause; empty when there is none."""
+
+
+class Folders:
+    """Reads each file once, and again after it has changed. Runs in an OS thread; never logs there.
+
+    :param paths: directories with ``*.xml``; a directory that does not exist counts as empty.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, clock: Callable[[], float] = clock.now):
+        self._paths = tuple(paths)
+        self._clock = clock
+        self._known: dict[str, _File] = {}
+
+    def scan(self) -> Scan:
+        """Check all files and parse those that are new or changed."""
+        scan = Scan(self._clock())
+        known: dict[str, _File] = {}
+        for folder in self._paths:
+            try:
+                entries = [e for e in os.scandir(folder) if e.name.endswith(_SUFFIX)]
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                scan.error = f"{folder}: {error.strerror}"
+                continue
+            for entry in entries:
+                self._look_at(entry, scan, known)
+        self._known = known
+        scan.domains = [domain for _stamp, domain in known.values() if domain is not None]
+        return scan
+
+    def _look_at(
+        self,
+        entry: os.DirEntry[str],
+        scan: Scan,
+        known: dict[str, _File],
+    ) -> None:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            return  # it was deleted in the meantime
+        if not stat.S_ISREG(status.st_mode):
+            return
+        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
+        before = self._known.get(entry.path)
+        if before is not None and before[0] == stamp:
+            known[entry.path] = before
+            return
+        domain = None
+        try:
+            with open(entry.path, "rb") as file:
+                domain = parse(file.read(SIZE_MAX + 1))
+        except FileNotFoundError:
+            return
+        except (OSError, DomainError) as error:
+            scan.broken.append(f"{entry.path}: {error}")
+        known[entry.path] = (stamp, domain)

@@ -21,8 +21,7 @@ from dfmeta.errors import SourceError
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import Event, call_in_thread
 from dfmeta.runtime.throttle import Seldom
-from dfmeta.sources.domain import Domain, match
-from dfmeta.sources.folders import Folders, Scan
+from dfmeta.sources.domain import Domain, Folders, Scan, match
 from dfmeta.sources.source import FIELDS, Ownership, PortQuery
 
 LOG = logging.getLogger(__name__)

@@ -7,21 +7,29 @@ fallback (:mod:`dfmeta.sources.source`).
 
 Queries that arrive at the same moment share a call: few ports are requested by their ids, many
 ports, as at the start, by this host.
+
+Next hops and subports of ports are requested in rounds (:class:`Rounds`). Everything runs on the
+hub.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortKind
-from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
+from dfmeta.neutron.client import LIST_FROM, NeutronApi, Row, portions
 from dfmeta.ovsdb.external_ids import instance_of, project_of
-from dfmeta.runtime import threads
+from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import Event
+from dfmeta.runtime.throttle import Backoff, Seldom
 from dfmeta.sources.source import INSTANCE, PORT_PROJECT, Ownership, PortQuery
+
+LOG = logging.getLogger(__name__)
 
 CALLS_AT_ONCE: Final = 4
 _OF_INSTANCE: Final = "compute:"
@@ -74,8 +82,7 @@ class NeutronSource:
             with threads.Timeout(self.timeout):
                 rows = self._rows(list(batch))
         except threads.Timeout:
-            error = SourceError(source=self.name, cause=f"no answer within {self.timeout:g} s")
-            _fail(batch, error)
+            _fail(batch, _too_late(self.timeout))
         except Exception as error:  # every waiting query gets it
             _fail(batch, error)
         else:
@@ -85,17 +92,113 @@ class NeutronSource:
     def _rows(self, ids: Sequence[str]) -> dict[str, Row]:
         rows: dict[str, Row] = {}
         if not self._listed or len(ids) >= LIST_FROM:
-            rows.update(_by_id(self._ports.on_host()))
+            rows.update(rows_by_id(self._ports.on_host()))
             self._listed = True
         # On the target of a live migration a port is still bound to the source.
-        left = [port_id for port_id in ids if port_id not in rows]
-        for start in range(0, len(left), IDS_AT_ONCE):
-            rows.update(_by_id(self._ports.by_id(left[start : start + IDS_AT_ONCE])))
+        for part in portions([port_id for port_id in ids if port_id not in rows]):
+            rows.update(rows_by_id(self._ports.by_id(part)))
         return rows
 
 
-def _by_id(rows: Sequence[Row]) -> dict[str, Row]:
+class Rounds:
+    """Requests data of ports in rounds, for :mod:`dfmeta.sources.next_hops` and ``trunk_details``.
+
+    A round requests all that is due, and returns when the next one is; the bell begins it earlier.
+    While Neutron does not answer, the pauses grow, and the data known before stays.
+
+    :param subject: the requested data, in the log.
+    :param run: a round; returns seconds until the next one, and raises SourceError when Neutron
+        does not answer.
+    :param longest: maximum seconds between two rounds.
+    :param timeout: seconds that an answer may take.
+    :param clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        api: NeutronApi,
+        subject: str,
+        run: Callable[[], float],
+        *,
+        longest: float,
+        timeout: float,
+        clock: Callable[[], float] = clock.now,
+    ) -> None:
+        self._api, self._subject, self._run = api, subject, run
+        self._longest, self._timeout = longest, timeout
+        self._seldom = Seldom(clock=clock)
+        self._backoff = Backoff(*NeutronSource.retry)
+        self._bell = hub.Bell()
+
+    def start(self) -> None:
+        """Begin the rounds."""
+        hub.VITAL.spawn(f"{self._subject} from Neutron", self._loop)
+
+    def ring(self) -> None:
+        """Begin a round now, unless the one before has failed."""
+        self._bell.ring()
+
+    def ports(self, ids: Sequence[str], fields: Sequence[str]) -> Iterator[Mapping[str, Row]]:
+        """Yield Neutron's rows of ports by id, in portions, perhaps with other ports of the host.
+
+        A port that Neutron does not have has an empty row.
+
+        :raises SourceError: when an answer is not there in time, or Neutron refuses.
+        """
+        rows: dict[str, Row] = {}
+        if len(ids) >= LIST_FROM:
+            rows = rows_by_id(self.call(partial(self._api.on_host, fields)))
+            yield rows
+        # A port may be bound to another host: the source of its migration.
+        for part in portions([port_id for port_id in ids if port_id not in rows]):
+            answer = self.call(partial(self._api.by_id, part, fields))
+            yield {**{port_id: {} for port_id in part}, **rows_by_id(answer)}
+
+    def call(self, query: Callable[[], list[Row]]) -> list[Row]:
+        """Return Neutron's answer to a query.
+
+        :raises SourceError: when there is none in time, or the query raises it.
+        """
+        timer = threads.Timeout(self._timeout)
+        try:
+            return query()
+        except threads.Timeout as timeout:
+            if timeout is not timer:
+                raise
+            raise _too_late(self._timeout) from None
+        finally:
+            timer.cancel()
+
+    def _loop(self) -> None:
+        pause = 0.0
+        while True:
+            self._bell.wait(max(0.0, min(pause, self._longest)))
+            try:
+                pause = self._run()
+            except SourceError as error:
+                metrics.NEUTRON_ROUNDS_FAILED.labels("source").inc()
+                message = "Neutron does not give %s (%s); known ones stay"
+                self._seldom.warn(LOG, message, self._subject, error.fields["cause"])
+            except Exception:
+                # A defect in dfmeta must not end the daemon: guests are served without the answers.
+                metrics.NEUTRON_ROUNDS_FAILED.labels("defect").inc()
+                LOG.exception("The query for %s failed; retrying", self._subject)
+            else:
+                self._backoff.succeeded()
+                continue
+            self._backoff.failed(0.0)
+            # New ports do not shorten the pause.
+            threads.sleep(self._backoff.until)
+            pause = 0.0
+
+
+def rows_by_id(rows: Sequence[Row]) -> dict[str, Row]:
+    """Return the ports among *rows* by id."""
     return {instance_of(str(row.get("id", ""))): row for row in rows}
+
+
+def _too_late(seconds: float) -> SourceError:
+    return SourceError(source=NeutronSource.name, cause=f"no answer within {seconds:g} s")
 
 
 def _found(row: Row) -> Ownership:

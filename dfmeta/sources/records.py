@@ -16,7 +16,7 @@ from dfmeta.ovsdb.external_ids import name_of, project_of
 from dfmeta.sources.source import NAME, PROJECT, Ownership, PortQuery
 
 
-class Record(Protocol):
+class InstanceRecord(Protocol):
     """The part of a record of :mod:`dfmeta.store.db.repository` that is used here."""
 
     @property
@@ -44,7 +44,7 @@ class StoreSource:
     recheck = 0.0
     at_once = 8
 
-    def __init__(self, get: Callable[[str], Record | None]) -> None:
+    def __init__(self, get: Callable[[str], InstanceRecord | None]) -> None:
         self._get = get
 
     def find(self, question: PortQuery) -> Ownership:

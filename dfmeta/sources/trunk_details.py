@@ -5,7 +5,7 @@ entry of OVSDB for the same VLAN id comes first. A trunk with a bridge of its ow
 subport, so that Neutron is not asked about it.
 
 Nothing waits for the answers: a port from OVSDB is handed on at once. Each parent is asked about
-once, and again every :data:`FRESH` seconds: see :mod:`dfmeta.sources.rounds`. The subport of an
+once, and again every :data:`FRESH` seconds: see :mod:`dfmeta.sources.neutron`. The subport of an
 attachment that leaves OVSDB is no longer known: it leaves Neutron next.
 
 Trust: a tenant creates trunks of its own ports; the instance of a subport comes from the identity
@@ -15,20 +15,19 @@ sources. Everything runs on the hub.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from dfmeta.errors import SubportListError
 from dfmeta.model import Port, PortId, PortKind
-from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
+from dfmeta.neutron.client import NeutronApi, Row
 from dfmeta.ovsdb.external_ids import instance_of
 from dfmeta.ovsdb.subport_list import ListEntry, entry_of
 from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.runtime import clock, hub
+from dfmeta.sources.neutron import Rounds
 from dfmeta.sources.resolution import bare
-from dfmeta.sources.rounds import Rounds
 
 FRESH: Final = 30.0
 """Seconds after which a port is asked about again: a subport is served that much later."""
@@ -36,7 +35,7 @@ FIELDS: Final = ("id", "trunk_details")
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Subports:
     """The subports of a parent."""
 
     entries: Mapping[int, ListEntry]
@@ -63,11 +62,10 @@ class TrunkDetails:
         timeout: float,
         clock: Callable[[], float] = clock.now,
     ) -> None:
-        self._api = api
         self._update, self._forget = update, forget
         self._clock = clock
         self._rounds = Rounds(
-            "the subports of trunks", self.round, longest=FRESH, timeout=timeout, clock=clock
+            api, "the subports of trunks", self.round, longest=FRESH, timeout=timeout, clock=clock
         )
         self._parents: dict[str, Port] = {}
         """Row → its port, if Neutron is asked about it."""
@@ -77,7 +75,7 @@ class TrunkDetails:
         """The listed subports of attachments."""
         self._added: dict[str, dict[int, Port]] = {}
         """Row → VLAN id → the subport that Neutron has added."""
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _Subports] = {}
         """Neutron's id of a port → its subports."""
 
     def start(self) -> None:
@@ -124,17 +122,12 @@ class TrunkDetails:
         :raises SourceError: when Neutron does not answer; the answers so far count.
         """
         ids = {instance_of(port.iface_id) for port in self._parents.values()}
-        self._known = {one: known for one, known in self._known.items() if one in ids}
-        due = sorted(one for one in ids if self._is_due(one))
-        if len(due) >= LIST_FROM:
-            self._note(self._rounds.call(partial(self._api.on_host, FIELDS)), ids)
-            due = [one for one in due if self._is_due(one)]
-        for start in range(0, len(due), IDS_AT_ONCE):
-            part = due[start : start + IDS_AT_ONCE]
-            # A port that Neutron does not know has no subports.
-            missing = [{"id": one} for one in part]
-            found = self._rounds.call(partial(self._api.by_id, part, FIELDS))
-            self._note([*missing, *found], ids)
+        self._known = {name: known for name, known in self._known.items() if name in ids}
+        due = sorted(port_id for port_id in ids if self._is_due(port_id))
+        for rows in self._rounds.ports(due, FIELDS):
+            until = self._clock() + FRESH
+            for port_id in ids & rows.keys():
+                self._known[port_id] = _Subports(subports_of(rows[port_id]), until)
         turns = hub.Turns()
         for row in list(self._parents):
             self._apply(row)
@@ -154,13 +147,6 @@ class TrunkDetails:
     def _is_due(self, port_id: str) -> bool:
         known = self._known.get(port_id)
         return known is None or known.until <= self._clock()
-
-    def _note(self, rows: Iterable[Row], ids: set[str]) -> None:
-        until = self._clock() + FRESH
-        for row in rows:
-            port_id = instance_of(str(row.get("id", "")))
-            if port_id in ids:
-                self._known[port_id] = _Known(subports_of(row), until)
 
     def _marked(self, port: Port) -> Port:
         """Return a port with its kind: that of a parent if Neutron has added subports to it."""

@@ -11,10 +11,9 @@ from oslo_config import cfg
 
 from dfmeta.model import Port, PortId
 from dfmeta.ovsdb.next_hop_list import NEUTRON
-from dfmeta.sources.handover import Handover
-from dfmeta.sources.source import Source
 from dfmeta.sources.resolver import Resolver
-from dfmeta.sources.subports import Subports
+from dfmeta.sources.source import Source
+from dfmeta.sources.stages import Handover, Subports
 from dfmeta.wiring.services import make_neutron_client
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def make_identities(
 
 
 def _libvirt(conf: cfg.ConfigOpts) -> Source:
-    from dfmeta.sources.folders import Folders
+    from dfmeta.sources.domain import Folders
     from dfmeta.sources.libvirt import LibvirtSource
 
     return LibvirtSource(Folders([Path(path) for path in conf.df_metadata.libvirt_xml_path]))

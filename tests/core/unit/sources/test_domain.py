@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dfmeta.errors import DomainError
 from dfmeta.model import Port
-from dfmeta.sources.domain import SIZE_MAX, Domain, Nic, match, parse
+from dfmeta.sources.domain import SIZE_MAX, Domain, DomainNic, match, parse
 from tests.harness.domains import NOVA, Interface, definition, status
 
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
@@ -31,7 +31,7 @@ OUTSIDE = (
 def test_novas_names_are_read_from_a_definition() -> None:
     nic = Interface(dev="tap0", iface_id=PORT_ID, mac=MAC.upper())
     text = definition(A.upper(), project=PROJECT, name="web &amp; db", interfaces=[nic])
-    nics = (Nic(MAC, "tap0", PORT_ID),)
+    nics = (DomainNic(MAC, "tap0", PORT_ID),)
     assert parse(text.encode()) == Domain(A, False, "web & db", PROJECT, nics, "instance-00000001")
 
 
@@ -46,7 +46,7 @@ def test_the_older_namespace_counts_and_a_foreign_one_does_not() -> None:
     # A vhost-user port is called after its socket.
     nic = "<interface type='vhostuser'><source type='unix' path='/run/vhu0'/></interface>"
     text = f"<domain><uuid>{A}</uuid><devices>{nic}</devices></domain>"
-    assert parse(text.encode()).nics == (Nic(dev="vhu0"),)
+    assert parse(text.encode()).nics == (DomainNic(dev="vhu0"),)
 
 
 NO_DOMAINS = [
@@ -87,46 +87,52 @@ def test_a_damaged_file_gives_values_or_nothing(place: int, junk: bytes) -> None
     assert domain.name.isprintable()
 
 
-def running(instance: str, *nics: Nic) -> Domain:
+def running(instance: str, *nics: DomainNic) -> Domain:
     return Domain(instance, active=True, nics=nics)
 
 
 def test_the_ports_id_decides() -> None:
-    mine, other = running(A, Nic(MAC, "x", PORT_ID)), running(B, Nic(MAC, "tap0", OTHER_ID))
+    mine, other = (
+        running(A, DomainNic(MAC, "x", PORT_ID)),
+        running(B, DomainNic(MAC, "tap0", OTHER_ID)),
+    )
     assert match(PORT, [mine, other]) is mine
     # Its device was taken over, its MAC is somebody else's too: neither is enough.
     assert match(PORT, [other]) is None
 
 
 def test_a_domain_is_on_its_port_while_it_runs_and_not_on_a_vlan_behind_it() -> None:
-    domain = running(A, Nic(MAC, "tap0", PORT_ID))
+    domain = running(A, DomainNic(MAC, "tap0", PORT_ID))
     assert match(PORT, [domain]) is not None
     assert match(PORT, [replace(domain, active=False)]) is None
     assert match(replace(PORT, vid=100), [domain]) is None
-    assert match(replace(PORT, vid=100, iface_id=""), [running(A, Nic(MAC, "tap0"))]) is None
+    assert match(replace(PORT, vid=100, iface_id=""), [running(A, DomainNic(MAC, "tap0"))]) is None
 
 
 def test_a_device_counts_with_its_mac() -> None:
-    assert match(PORT, [running(A, Nic(MAC, "tap0"))]) is not None
-    assert match(PORT, [running(A, Nic("fa:16:3e:00:00:02", "tap0"))]) is None
-    assert match(replace(PORT, iface_id=""), [running(A, Nic(MAC, "tap0", OTHER_ID))]) is not None
+    assert match(PORT, [running(A, DomainNic(MAC, "tap0"))]) is not None
+    assert match(PORT, [running(A, DomainNic("fa:16:3e:00:00:02", "tap0"))]) is None
+    assert (
+        match(replace(PORT, iface_id=""), [running(A, DomainNic(MAC, "tap0", OTHER_ID))])
+        is not None
+    )
 
 
 def test_a_port_behind_a_bridge_of_its_own_has_the_same_id_in_its_name() -> None:
     hybrid = replace(PORT, name=f"qvo{PORT_ID[:11]}")
-    assert match(hybrid, [running(A, Nic(MAC, f"tap{PORT_ID[:11]}"))]) is not None
-    assert match(hybrid, [running(A, Nic(MAC, f"tap{OTHER_ID[:11]}"))]) is None
-    assert match(replace(hybrid, iface_id=""), [running(A, Nic(MAC, "tap"))]) is None
+    assert match(hybrid, [running(A, DomainNic(MAC, f"tap{PORT_ID[:11]}"))]) is not None
+    assert match(hybrid, [running(A, DomainNic(MAC, f"tap{OTHER_ID[:11]}"))]) is None
+    assert match(replace(hybrid, iface_id=""), [running(A, DomainNic(MAC, "tap"))]) is None
 
 
 def test_a_mac_alone_counts_only_where_there_is_nothing_else() -> None:
-    assert match(PORT, [running(A, Nic(MAC))]) is not None
-    assert match(PORT, [running(A, Nic(MAC)), running(B, Nic(MAC))]) is None
-    assert match(PORT, [running(A, Nic(MAC, "tap9"))]) is None
-    assert match(replace(PORT, mac=""), [running(A, Nic(""))]) is None
+    assert match(PORT, [running(A, DomainNic(MAC))]) is not None
+    assert match(PORT, [running(A, DomainNic(MAC)), running(B, DomainNic(MAC))]) is None
+    assert match(PORT, [running(A, DomainNic(MAC, "tap9"))]) is None
+    assert match(replace(PORT, mac=""), [running(A, DomainNic(""))]) is None
 
 
 def test_two_guests_that_claim_one_port_are_nobody() -> None:
-    nic = Nic(MAC, "tap0", PORT_ID)
+    nic = DomainNic(MAC, "tap0", PORT_ID)
     assert match(PORT, [running(A, nic), running(B, nic)]) is None
     assert match(PORT, [running(A, nic), running(A, nic)]) is not None

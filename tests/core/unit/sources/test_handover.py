@@ -7,7 +7,7 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.model import Port, PortId, PortKind
-from dfmeta.sources.handover import RETRY
+from dfmeta.sources.stages import RETRY
 from dfmeta.wiring.identity import make_identities
 from tests.core.unit.support import INSTANCE, Load, port
 

@@ -8,9 +8,8 @@ import pytest
 
 from dfmeta.errors import SourceError, StoreError
 from dfmeta.model import Port
-from dfmeta.sources import folders as folders_module
-from dfmeta.sources.domain import Domain
-from dfmeta.sources.folders import Folders
+from dfmeta.sources import domain as module
+from dfmeta.sources.domain import Domain, Folders
 from dfmeta.sources.libvirt import PAUSE, LibvirtSource
 from dfmeta.sources.records import StoreSource
 from dfmeta.sources.source import Ownership, PortQuery
@@ -26,13 +25,13 @@ PORT = Port(name="tap0", row="r", ofport=1, iface_id="port", mac="m")
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     seen: list[bytes] = []
-    real = folders_module.parse
+    real = module.parse
 
     def parse(data: bytes) -> Domain:
         seen.append(data)
         return real(data)
 
-    monkeypatch.setattr(folders_module, "parse", parse)
+    monkeypatch.setattr(module, "parse", parse)
     return seen
 
 
@@ -84,7 +83,7 @@ def test_a_folder_that_cannot_be_listed_is_a_failure(
     def refuse(_path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(folders_module.os, "scandir", refuse)
+    monkeypatch.setattr(module.os, "scandir", refuse)
     with pytest.raises(SourceError, match="Permission denied"):
         ask(LibvirtSource(Folders([tmp_path])))
 

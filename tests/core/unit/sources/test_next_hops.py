@@ -18,7 +18,7 @@ from dfmeta.ovsdb.next_hop_list import KEY, MOST, SHOWN, fixed_ips, of_dhcp_port
 from dfmeta.ovsdb.rows import Interface
 from dfmeta.ovsdb.vif import vifs
 from dfmeta.runtime import hub
-from dfmeta.sources import rounds
+from dfmeta.sources.neutron import NeutronSource
 from dfmeta.sources.next_hops import FRESH, PLACE, UNKNOWN, NextHops
 from dfmeta.sources.trunk_details import FIELDS, TrunkDetails, subports_of
 from dfmeta.sources.trunk_details import FRESH as ROUND
@@ -312,12 +312,12 @@ def test_a_new_port_is_asked_about_at_once_and_again_after_a_failure(
     world.api.networks[2] = NETWORK
     world.hops.put(port(2))
     # The pauses grow up to the longest.
-    eventlet.sleep(sum(rounds.RETRY))
+    eventlet.sleep(sum(NeutronSource.retry))
     assert world.of(2) is None
     assert "guest next hops" in caplog.text
     assert failed._value.get() >= before + 2
     world.api.fault = None
-    eventlet.sleep(2 * rounds.RETRY[1])
+    eventlet.sleep(2 * NeutronSource.retry[1])
     assert world.of(2) == (HOP,)
     hub.VITAL.release()
 

@@ -16,7 +16,7 @@ from dfmeta.model import Endpoint, Port, PortId, PortKind, PortState
 from dfmeta.ovsdb.bridge_reader import BridgeReader, Update
 from dfmeta.ovsdb.subport_list import KEY
 from dfmeta.ovsdb.vif import INSTANCE_KEY
-from dfmeta.sources.subports import Subports
+from dfmeta.sources.stages import Subports
 from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, IdlRow
 from tests.harness.examples import examples
 

@@ -1,30 +1,37 @@
-"""Completes subports with values of their parents, after the identity sources.
-
-``own``: a subport has an instance of its own, or none, and the project of its parent if no source
-gives that of the instance. ``parent``: it has the instance of its parent, the VM.
-
-A subport that is unverified (:mod:`dfmeta.sources.source`) gets no project of its parent: the
-backend compares the project with that of the instance, which a tenant has named.
+"""The stages between the identity sources and the registry: :class:`Subports`, :class:`Handover`.
 
 Everything runs on the hub.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from dfmeta import metrics
 from dfmeta.model import Port, PortId, PortKind
+from dfmeta.runtime import threads
 from dfmeta.sources.resolution import bare
 from dfmeta.sources.source import FIELDS, PROJECT
 
+LOG = logging.getLogger(__name__)
+
 PARENT: Final = "parent"
 """The source of a subport's values that are its parent's, in listings."""
+RETRY: Final = 4.0
+"""Seconds after which a port that the registry has not taken is handed on again."""
 
 
 class Subports:
-    """A stage between the identity sources and the registry.
+    """Completes subports with values of their parents.
+
+    ``own``: a subport has an instance of its own, or none, and the project of its parent if no
+    source gives that of the instance. ``parent``: it has the instance of its parent, the VM.
+
+    A subport that is unverified (:mod:`dfmeta.sources.source`) gets no project of its parent: the
+    backend compares the project with that of the instance, which a tenant has named.
 
     :param deliver: called with each port, and again when its parent has changed.
     :param drop: called with the id of each removed port.
@@ -105,3 +112,40 @@ class Subports:
 
 def _may_be_parent(port: Port) -> bool:
     return port.kind is not PortKind.SUBPORT and not port.vid
+
+
+class Handover:
+    """Hands ports on to the registry, each apart from the others.
+
+    A port that the registry does not take, because of a defect in dfmeta, is removed from it: its
+    guest must not be served with the values of an earlier one. It is handed on again after
+    :data:`RETRY` seconds. Other ports do not notice.
+
+    :param deliver: called with each port.
+    :param drop: called with the id of each removed port. An error of it is not caught.
+    """
+
+    def __init__(self, deliver: Callable[[Port], None], drop: Callable[[PortId], None]) -> None:
+        self._deliver, self._drop = deliver, drop
+        self._refused: dict[PortId, Port] = {}
+
+    def put(self, port: Port) -> None:
+        """Hand on a port that is new or has changed."""
+        self._refused.pop(port.id, None)
+        try:
+            self._deliver(port)
+        except Exception:  # a defect, of any kind
+            metrics.PORT_DEFECTS.inc()
+            LOG.exception("Port %s cannot be served; retrying", port.name)
+            self._drop(port.id)
+            self._refused[port.id] = port
+            threads.spawn_after(RETRY, self._again, port)
+
+    def forget(self, port_id: PortId) -> None:
+        """Drop that port."""
+        self._refused.pop(port_id, None)
+        self._drop(port_id)
+
+    def _again(self, port: Port) -> None:
+        if self._refused.get(port.id) is port:
+            self.put(port)
