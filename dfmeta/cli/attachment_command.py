@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.client import request_agent
+from dfmeta.cli.client import request_agent, with_running
 from dfmeta.cli.common import (
     JSON,
     Group,
@@ -20,7 +20,6 @@ from dfmeta.cli.common import (
     print_rows,
     wide_option,
 )
-from dfmeta.cli.in_force import running
 from dfmeta.doctor.finding import time_of_day
 from dfmeta.errors import AttachDriverError, UsageError
 
@@ -128,7 +127,9 @@ def _asked(conf: cfg.ConfigOpts, path: str, method: str = "GET") -> Any:
     :raises UsageError: when the attachment does not exist, or attachments are off.
     :raises AttachDriverError: when the database or the data plane does not answer.
     """
-    status, document = running(conf, lambda: request_agent(conf, path, method, timeout=PATIENCE))
+    status, document = with_running(
+        conf, lambda: request_agent(conf, path, method, timeout=PATIENCE)
+    )
     if status in (200, 204):
         return document
     message = document.get("message", "") if isinstance(document, dict) else ""

@@ -1,18 +1,22 @@
-"""Parts that the commands share: configuration files, and rows for operators and for programs."""
+"""Parts that the commands share: configuration files, rows for operators and for programs,
+confirmation before data is lost, and the progress of long work.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import click
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.cli import terminal
-from dfmeta.cli.terminal import Styles
+from dfmeta.errors import printable
 from dfmeta.wiring.process import PROG
 
 TABLE: Final = "table"
@@ -22,7 +26,15 @@ SENTENCE: Final = 200
 CONFIG_FILE: Final = "--config-file"
 _CONFIG_FILES: Final = f"{__name__}.config_files"
 
+BEGIN: Final = 1.0
+"""Seconds before the first line of progress."""
+LINES: Final = 5.0
+"""Seconds between two lines of progress."""
+
 Row = Mapping[str, object]
+Styles = Mapping[str, Mapping[str, str]]
+"""Column → beginning of a cell's text → style of rich for the cell."""
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -140,8 +152,10 @@ def print_rows(
         click.echo(json.dumps(picked, indent=2))
         return
     if sys.stdout.isatty():
-        parts = [{key: _parts(value) for key, value in row.items()} for row in picked]
-        terminal.draw_table(columns, parts, styles=styles or {}, drop=drop, wide=wide)
+        # rich takes longer to import than a listing for a pipe takes in all.
+        from dfmeta.cli import terminal
+
+        terminal.draw_table(columns, picked, styles=styles or {}, drop=drop, wide=wide)
         return
     cells = [[cell_text(value) for value in row.values()] for row in picked]
     table = [list(columns.values()), *cells]
@@ -179,13 +193,70 @@ def cell_text(value: object) -> str:
     )
 
 
-def _parts(value: object) -> terminal.Parts:
-    """Return the parts of a value between which a terminal's line may break.
+def yes_option(function: F) -> F:
+    """Give a command ``--yes`` as ``yes: bool``."""
+    return click.option(
+        "--yes", is_flag=True, help="Do not ask for confirmation, even on a terminal."
+    )(function)
 
-    A part is an item of a list or of a mapping, or a word of a text.
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask a question, and return if the answer is yes.
+
+    :param yes: do not ask.
+    :raises click.exceptions.Exit: with status 1 when the answer is no.
     """
-    if isinstance(value, list) and value:
-        return terminal.items([cell_text(item) for item in value])
-    if isinstance(value, Mapping) and value:
-        return terminal.items([cell_text({key: item}) for key, item in value.items()])
-    return terminal.words(cell_text(value))
+    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    if not click.confirm(question, err=True):
+        click.echo("Nothing was changed.", err=True)
+        raise click.exceptions.Exit(1)
+
+
+@dataclass
+class Work:
+    """A piece of work and its progress."""
+
+    what: str
+    """Name of the work, as it is shown."""
+    unit: str = ""
+    """Name of its parts."""
+    total: int | None = None
+    """Number of its parts; None: unknown."""
+    done: int = 0
+
+    def line(self) -> str:
+        """Return the progress as text."""
+        share = f" of {self.total:,}" if self.total else ""
+        return f"{self.what}: {self.done:,}{share} {self.unit}".rstrip() if self.done else self.what
+
+
+@contextlib.contextmanager
+def shown(what: str, *, unit: str = "", total: int | None = None) -> Iterator[Work]:
+    """Show the progress of the block's work, in lines on stderr; of a short one, none.
+
+    A thread writes them, since the work may be a single call.
+    """
+    work, done = Work(printable(what), unit, total), threading.Event()
+
+    def write() -> None:
+        pause = BEGIN
+        while not done.wait(pause):
+            click.echo(f"{PROG}: {work.line()}", err=True)
+            pause = LINES
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield work
+    finally:
+        done.set()
+        thread.join()
+
+
+def counted(items: Iterable[T], what: str, *, unit: str, total: int | None = None) -> Iterator[T]:
+    """Yield *items*, and show the number of those that were yielded."""
+    with shown(what, unit=unit, total=total) as work:
+        for item in items:
+            yield item
+            work.done += 1

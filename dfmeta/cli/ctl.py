@@ -6,12 +6,13 @@ import difflib
 import gc
 import importlib
 import sys
+from collections.abc import Sequence
+from importlib import metadata
 from typing import Any, Final, NamedTuple
 
 import click
 
-from dfmeta.cli.common import Group, config_before
-from dfmeta.cli.help_command import command_meant
+from dfmeta.cli.common import CONFIG_FILE, SENTENCE, Group, config_before, ending
 from dfmeta.errors import (
     ConfigError,
     DeviceError,
@@ -53,9 +54,6 @@ COMMANDS: Final = {
         "flows",
         "Show dfmeta's flows on the bridges, and mark unknown and missing flows.",
     ),
-    "help": Place(
-        "dfmeta.cli.help_command", "show_help", "Show the help of a command, like its --help."
-    ),
     "ports": Place(
         "dfmeta.cli.ports_command",
         "ports",
@@ -65,7 +63,7 @@ COMMANDS: Final = {
         "dfmeta.cli.store_commands", "store", "Write, read and delete instances' metadata."
     ),
     "subport": Place(
-        "dfmeta.cli.subport_command",
+        "dfmeta.cli.trunk_commands",
         "subport",
         "Manage the instances of subports, the VLANs of a VM's trunk.",
     ),
@@ -80,15 +78,12 @@ COMMANDS: Final = {
         "Trace a SYN of PORT through the switch and the host, and the answer back.",
     ),
     "trunk": Place(
-        "dfmeta.cli.trunk_command",
+        "dfmeta.cli.trunk_commands",
         "trunk",
         "Give a VM a trunk, so that its containers can have ports of their own.",
     ),
-    "version": Place(
-        "dfmeta.cli.help_command", "show_version", "Show the version of dfmeta, like --version."
-    ),
 }
-"""Name → place of its ``click.Command``."""
+"""Name → place of its ``click.Command``; help and version are in this module."""
 
 FAILED: Final = 1
 WRONG_INPUT: Final = 2
@@ -116,7 +111,9 @@ class LazyGroup(Group):
     def sentences(self, ctx: click.Context) -> list[tuple[str, str]]:
         """Return the names of the commands and their sentences; imports none of them."""
         del ctx
-        return sorted((name, place.sentence) for name, place in COMMANDS.items())
+        texts = {name: it.get_short_help_str(limit=SENTENCE) for name, it in self.commands.items()}
+        texts |= {name: place.sentence for name, place in COMMANDS.items()}
+        return sorted(texts.items())
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -130,8 +127,8 @@ class LazyGroup(Group):
         except click.UsageError as error:
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             if near and near[0] not in error.message:
-                said = f"{error.message.rstrip('.')}. Did you mean {near[0]}?"
-                raise click.UsageError(said, ctx) from error
+                text = f"{error.message.rstrip('.')}. Did you mean {near[0]}?"
+                raise click.UsageError(text, ctx) from error
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -161,6 +158,40 @@ def cli() -> None:
 
     When guests fail, run doctor, then ports, then trace with the guest's port.
     """
+
+
+@cli.command(
+    "help",
+    epilog=ending("dfmeta help", "dfmeta help store put", failed="nothing can be written"),
+)
+@click.argument("words", metavar="[COMMAND]...", nargs=-1)
+@click.pass_context
+def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command, like its --help."""
+    meant, left = command_meant(words, ctx.find_root())
+    if left:
+        raise click.UsageError(f"No such command {left[0]!r}.", meant)
+    click.echo(meant.get_help())
+
+
+@cli.command("version", epilog=ending("dfmeta version", failed="nothing can be written"))
+def show_version() -> None:
+    """Show the version of dfmeta, like --version."""
+    click.echo(f"{PROG}, version {metadata.version(PROG)}")
+
+
+def command_meant(words: Sequence[str], root: click.Context) -> tuple[click.Context, Sequence[str]]:
+    """Return the command that the words of a command line name, and the words after it."""
+    ctx, left = root, [*words]
+    while left and isinstance(ctx.command, click.Group):
+        if left[0].startswith("-"):
+            del left[: 2 if left[0] == CONFIG_FILE else 1]
+            continue
+        command = ctx.command.get_command(ctx, left[0])
+        if command is None:
+            break
+        ctx = click.Context(command, info_name=left.pop(0), parent=ctx)
+    return ctx, left
 
 
 def main() -> None:

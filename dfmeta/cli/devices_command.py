@@ -1,25 +1,38 @@
-"""``dfmeta devices``: device role tags of libvirt's domains."""
+"""``dfmeta devices``: device role tags of libvirt's domains, in records and on config drives.
+
+Source: https://docs.openstack.org/nova/latest/user/metadata.html ("Config drives").
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from dfmeta.cli import config_drive
 from dfmeta.cli.common import Group, cell_text, config_before, config_options, ending, load_config
 from dfmeta.cli.store_target import read
 from dfmeta.devices import validate
 from dfmeta.devices.elements import SIZE_MAX
 from dfmeta.devices.libvirt import DomainDevices, read_domain
 from dfmeta.devices.rules import TagRule
+from dfmeta.devices.splice import splice
+from dfmeta.devices.versions import SINCE, as_of
 from dfmeta.errors import DeviceError, DomainError, RecordError
 from dfmeta.store import strictjson
 
+LATEST: Final = "latest"
+FILE: Final = "meta_data.json"
+DRIVE_FILE_MAX: Final = 16 << 20
+"""Largest size of a meta_data.json that is read, in bytes."""
+_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_MODE: Final = 0o644
 SUFFIX: Final = ".xml"
 _TAG_HELP: Final = (
     "Give TAG to one device: nic:VALUE=TAG or disk:VALUE=TAG, where VALUE is a NIC's MAC, target, "
@@ -104,16 +117,16 @@ def write_config_drive(
         document, instance_id = found.document(rules), found.uuid
     else:
         document = _document(str(name))
-    for path in config_drive.write(folder, document, instance_id=instance_id):
+    for path in _write(folder, document, instance_id=instance_id):
         click.echo(f"{cell_text(path)}: written")
 
 
 def _document(name: str) -> dict[str, Any]:
     """Read the devices from a document of devices, or from a complete ``meta_data.json``."""
-    content, limit = read("--file", name, limit=config_drive.SIZE_MAX), config_drive.SIZE_MAX
+    content = read("--file", name, limit=DRIVE_FILE_MAX)
     try:
-        if len(content) > limit:
-            raise ValueError(f"it has more than {limit} bytes")
+        if len(content) > DRIVE_FILE_MAX:
+            raise ValueError(f"it has more than {DRIVE_FILE_MAX} bytes")
         document = strictjson.loads(content)
     except ValueError as error:
         raise RecordError(
@@ -158,3 +171,82 @@ def _domains(folders: Sequence[Path]) -> Iterator[DomainDevices]:
 def _no_domain(asked: str, cause: str) -> RecordError:
     remedy = "Give a name or UUID that virsh list --all --name --uuid shows, or a file with its XML"
     return RecordError(what="DOMAIN", value=asked, cause=cause, remedy=remedy)
+
+
+def _write(folder: Path, document: Mapping[str, Any], *, instance_id: str = "") -> list[Path]:
+    """Write a valid document's devices into ``meta_data.json`` of each version that has devices.
+
+    ``latest`` is always written, a dated version only if it exists. All new files are complete
+    before the first replaces its predecessor, atomically; their other members do not change. A
+    directory with several names (``latest`` may be a link) is written once, in the format of its
+    oldest dated name.
+
+    :param instance_id: ``uuid`` for a file that does not exist yet; empty: no ``uuid``.
+    :returns: the files that were written.
+    :raises RecordError: when a file cannot be read or written, or is not a JSON object.
+    """
+    root = folder / "openstack"
+    if not folder.is_dir():
+        raise _wrong(folder, "there is no such directory")
+    dated = [
+        path.parent.name
+        for path in sorted(root.glob(f"*/{FILE}"))
+        if _VERSION.fullmatch(path.parent.name) and path.parent.name >= SINCE
+    ]
+    folders: dict[str, str] = {}
+    for version in (*dated, LATEST):
+        folders.setdefault(os.path.realpath(root / version), version)
+    new = [
+        (root / version / FILE, as_of(version, document["devices"])) for version in folders.values()
+    ]
+    staged: list[tuple[Path, Path]] = []
+    try:
+        for path, devices in new:
+            staged.append((_stage(path, devices, instance_id), path))
+        for temporary, path in staged:
+            os.replace(temporary, path)
+    except OSError as error:
+        raise _wrong(Path(error.filename or folder), error.strerror or str(error)) from error
+    finally:
+        for temporary, _path in staged:
+            temporary.unlink(missing_ok=True)
+    return [path for _temporary, path in staged]
+
+
+def _stage(path: Path, devices: list[dict[str, Any]], instance_id: str) -> Path:
+    """Write the new content of *path* into a file beside it, and return that file."""
+    start = json.dumps({"uuid": instance_id} if instance_id else {})
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+            content = file.read(DRIVE_FILE_MAX + 1)
+    except FileNotFoundError:
+        mode, content = _MODE, start.encode()
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if len(content) > DRIVE_FILE_MAX:
+        raise _wrong(path, f"it has more than {DRIVE_FILE_MAX} bytes")
+    try:
+        text = splice(content.decode(), "devices", devices)
+    except (UnicodeDecodeError, DeviceError) as error:
+        cause = "it is not UTF-8" if isinstance(error, ValueError) else str(error)
+        raise _wrong(path, cause) from error
+    descriptor, name = tempfile.mkstemp(prefix=f".{FILE}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode())
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return Path(name)
+
+
+def _wrong(path: Path, cause: str) -> RecordError:
+    return RecordError(
+        what="DIRECTORY",
+        value=str(path),
+        cause=cause,
+        remedy="Name the directory that contains a config drive's openstack directory, or an empty "
+        "directory",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,7 @@ from typing import Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli import terminal
-from dfmeta.cli.client import agent_of
+from dfmeta.cli.client import InForce, agent_of, take_over
 from dfmeta.cli.common import (
     TABLE,
     cell_text,
@@ -22,10 +22,9 @@ from dfmeta.cli.common import (
     format_option,
     load_config,
     print_rows,
+    shown,
     wide_option,
 )
-from dfmeta.cli.in_force import InForce, take_over
-from dfmeta.cli.progress import shown
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.doctor import table
 from dfmeta.doctor.checks_daemon import OptionFacts
@@ -73,7 +72,7 @@ def doctor(
     # Errors of libraries are in the findings; their log lines would not help the operator.
     logging.disable()
     # On terminals only: programs that read doctor's output take text on stderr for an error.
-    with shown("checking the host", lines=False):
+    with shown("checking the host") if sys.stderr.isatty() else contextlib.nullcontext():
         findings = list(examine(conf, Path(root)))
     rows = [
         {key: asdict(finding)[key] for key in COLUMNS}
@@ -81,7 +80,8 @@ def doctor(
         if not (failing and finding.status is CheckStatus.OK)
     ]
     if fmt == TABLE and not wide and sys.stdout.isatty():
-        # A command that is broken over lines cannot be copied.
+        from dfmeta.cli import terminal
+
         texts = [{key: cell_text(text) for key, text in row.items() if text} for row in rows]
         terminal.draw_findings(texts, ("status", "check"), ("text", "remedy"), styles=STYLES)
     else:
@@ -103,13 +103,8 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
 
 
 def _compared(conf: cfg.ConfigOpts, in_force: InForce) -> OptionFacts:
-    differences = in_force.differences
     return OptionFacts(
-        reload=differences.reload,
-        restart=differences.restart,
-        given=differences.given,
-        newer=differences.newer,
-        files=differences.files,
+        **vars(in_force.differences),
         cause=in_force.cause,
         strange=[(str(error), error.remedy) for error in unknown_options(conf)],
     )

@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.client import agent_of
+from dfmeta.cli.client import agent_of, report_differences, take_over
 from dfmeta.cli.common import (
     JSON,
     config_options,
@@ -21,7 +21,6 @@ from dfmeta.cli.common import (
     print_rows,
     wide_option,
 )
-from dfmeta.cli.in_force import say, take_over
 from dfmeta.cli.port_argument import find
 from dfmeta.doctor import find_port
 from dfmeta.doctor.facts import HostSettings, KnownPort
@@ -106,7 +105,7 @@ def flows(
     if raw and port is not None:
         raise click.UsageError("--raw shows the flows of all ports: leave out --raw or --port")
     conf = load_config(config_files)
-    say(take_over(conf))
+    report_differences(take_over(conf))
     wanted = make_host_settings(conf)
     if raw:
         for path, _layout in wanted.sides.values():

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.client import agent_of, ask_agent
+from dfmeta.cli.client import agent_of, with_running
 from dfmeta.cli.common import (
     JSON,
     config_options,
@@ -20,7 +20,6 @@ from dfmeta.cli.common import (
     print_rows,
     wide_option,
 )
-from dfmeta.cli.in_force import ask_running
 from dfmeta.cli.port_argument import find
 from dfmeta.conf.metadata import keys_of
 from dfmeta.doctor.agent import known
@@ -61,6 +60,7 @@ TRUNKS: Final = ("kind", "segmentation_id", "parent")
 """Columns that are shown only on a host with trunks."""
 ATTACHED: Final = ("container", "network")
 """Columns that are shown only on a host with attachments."""
+UNATTACHED: Final = dict.fromkeys((*ATTACHED, "attachment"))
 WELL: Final = frozenset({PortState.SERVED, PortState.UNNAMED, PortState.DEAD})
 """States of a port without a fault."""
 STYLES: Final = {
@@ -123,11 +123,14 @@ def ports(
     its container.
     """
     conf = load_config(config_files)
-    rows = _with_names(conf, ask_running(conf, "/ports"))
+    rows = with_running(conf, lambda: agent_of(conf).ask("/ports"))
+    names = agent_of(conf).record_names()
+    rows = [{**row, "record_names": [*names.get(row["instance"], ())]} for row in rows]
     if port is not None:
-        rows = _asked(conf, rows, port)
-    found = _attachments(conf) if any(map(_is_subport, rows)) else {}
-    rows = [{**row, **_attached(found.get(row.get("iface_id")))} for row in rows]
+        rows = _named(conf, rows, port)
+    subports = any(row["kind"] == PortKind.SUBPORT for row in rows)
+    attachments = _attachments(conf) if subports else {}
+    rows = [{**row, **attachments.get(row["iface_id"], UNATTACHED)} for row in rows]
     if failing:
         rows = [row for row in rows if not _well(row)]
     if fmt == JSON:
@@ -135,40 +138,35 @@ def ports(
         return
     now = datetime.now(UTC)
     columns = {**COLUMNS, ANSWER: "LAST ANSWER"}
-    if all(row.get("kind", PortKind.PORT) == PortKind.PORT for row in rows):
+    if all(row["kind"] == PortKind.PORT for row in rows):
         columns = {key: title for key, title in columns.items() if key not in TRUNKS}
     if not any(row["attachment"] for row in rows):
         columns = {key: title for key, title in columns.items() if key not in ATTACHED}
-    if any(row.get("meta_mac") for row in rows):
+    if any(row["meta_mac"] for row in rows):
         columns["addresses"] = META_ADDRESSES
     # A fault in the column would make every line of a pipe as long as itself; a remedy has no
     # column.
     piped = not sys.stdout.isatty()
     shown = [_for_people(row, now, brief=piped) for row in rows]
     notes = [_note(row) for row in rows] if piped else ()
-    drop = [one for one in DROP if one in columns]
+    drop = [key for key in DROP if key in columns]
     print_rows(shown, columns, fmt, styles=STYLES, drop=drop, wide=wide, notes=notes)
 
 
-def _with_names(conf: cfg.ConfigOpts, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    names = agent_of(conf).record_names()
-    return [{**row, "record_names": [*names.get(row["instance"], ())]} for row in rows]
-
-
-def _asked(conf: cfg.ConfigOpts, rows: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+def _named(conf: cfg.ConfigOpts, rows: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
     """Return the rows of the ports that *text* names.
 
     :raises UsageError: when there is none.
     """
     keys = keys_of(conf)
-    found = find(conf, (known(row, keys) for row in rows), text)
-    if not found:
+    matching = find(conf, (known(row, keys) for row in rows), text)
+    if not matching:
         raise UsageError(
             cause=f"no port has the name, iface-id, MAC, instance (id or name) or address {text}",
             remedy="`dfmeta ports` lists the ports",
         )
-    named = {(one.name, one.vid) for one in found}
-    return [row for row in rows if (row["port"], row.get("vid", 0)) in named]
+    names = {(port.name, port.vid) for port in matching}
+    return [row for row in rows if (row["port"], row["vid"]) in names]
 
 
 def _note(row: dict[str, Any]) -> str:
@@ -181,27 +179,22 @@ def _fails(row: dict[str, Any]) -> bool:
     return bool(row["last_failure"] and row["last_failure"]["failing"])
 
 
-def _is_subport(row: dict[str, Any]) -> bool:
-    # A daemon of an older version that still runs has no subports.
-    return bool(row.get("kind") == PortKind.SUBPORT)
-
-
-def _attachments(conf: cfg.ConfigOpts) -> dict[Any, dict[str, Any]]:
-    """Return the attachments by the iface-id of their ports.
+def _attachments(conf: cfg.ConfigOpts) -> dict[str, dict[str, Any]]:
+    """Return the members that attachments add to the rows of their ports, by iface-id.
 
     Empty where attachments are off, and while their database does not answer: the ports are shown
     all the same.
     """
     with contextlib.suppress(NotRunningError):
-        return {one["port_id"]: one for one in ask_agent(conf, "/attachments")}
+        return {
+            row["port_id"]: {
+                "container": row["container"],
+                "network": row["network"],
+                "attachment": row["id"],
+            }
+            for row in agent_of(conf).ask("/attachments")
+        }
     return {}
-
-
-def _attached(one: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the members that an attachment adds to the row of its port."""
-    if one is None:
-        return dict.fromkeys(("container", "network", "attachment"))
-    return {"container": one["container"], "network": one["network"], "attachment": one["id"]}
 
 
 def _well(row: dict[str, Any]) -> bool:
@@ -213,19 +206,17 @@ def _for_people(row: dict[str, Any], now: datetime, *, brief: bool) -> dict[str,
 
     :param brief: leave the fault of the port out.
     """
-    addresses = [_address(one) for one in row["addresses"]]
+    addresses = [_address(address) for address in row["addresses"]]
     state = f"{row['state']}: {row['fault']}" if row["fault"] and not brief else row["state"]
     name = row["instance_name"] or next(iter(row["record_names"]), "")
     values = {"addresses": addresses, "state": state, "instance_name": name}
     return {**row, **values, ANSWER: answer_of(row, now)}
 
 
-def _address(one: dict[str, Any]) -> str:
-    # A daemon of an older version that still runs has no IPv6.
-    service = f" to {one['service']}" if one.get("service") else ""
-    label = one.get("meta_mac")
-    name = f"{one['key']}, {label}" if label else one["slot"]
-    return f"{name}: {one['ip']} {one['mac']}{service}"
+def _address(row: dict[str, Any]) -> str:
+    service = f" to {row['service']}" if row["service"] else ""
+    name = f"{row['key']}, {row['meta_mac']}" if row["meta_mac"] else row["slot"]
+    return f"{name}: {row['ip']} {row['mac']}{service}"
 
 
 def answer_of(row: dict[str, Any], now: datetime) -> str:
@@ -234,8 +225,7 @@ def answer_of(row: dict[str, Any], now: datetime) -> str:
     if last and last["failing"]:
         times = "" if last["times"] == 1 else f", {last['times']} times"
         since = time_of_day(datetime.fromisoformat(last["failing_since"]), now)
-        said = last["status"] or "no answer"
-        return f"fails since {since}: {said}{times}: {last['brief']}"
+        return f"fails since {since}: {last['status'] or 'no answer'}{times}: {last['brief']}"
     if requests:
         ago = span((now - datetime.fromisoformat(requests["last_at"])).total_seconds())
         return f"{requests['last_status'] or 'no answer'}, {ago} ago"

@@ -16,17 +16,18 @@ from dfmeta.cli.common import (
     cell_text,
     config_before,
     config_options,
+    confirm,
+    counted,
     ending,
     format_option,
     load_config,
     print_rows,
+    shown,
     wide_option,
+    yes_option,
 )
-from dfmeta.cli.confirm import agreed, yes_option
-from dfmeta.cli.progress import counted, shown
-from dfmeta.cli.store_delete import delete
+from dfmeta.cli.store_edit import WORDS, delete, put
 from dfmeta.cli.store_import import import_records
-from dfmeta.cli.store_put import WORDS, put
 from dfmeta.cli.store_target import (
     Asked,
     StoreChoice,
@@ -234,7 +235,7 @@ def restore(config_files: tuple[str, ...], *, yes: bool, copy: str | None, file:
 
     conf = load_config(config_files)
     url = conf.store.connection
-    agreed(f"Replace the whole content of the store by {cell_text(file)}?", yes=yes)
+    confirm(f"Replace the whole content of the store by {cell_text(file)}?", yes=yes)
     with shown(f"restoring {cell_text(file)}"):
         keep = copies.before_restore(url) if copy is None else Path(copy) if copy else None
         count, kept = copies.restore(url, Path(file), keep=keep)

@@ -16,9 +16,8 @@ from typing import BinaryIO, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import cell_text, ending
-from dfmeta.cli.progress import Work, shown
-from dfmeta.cli.store_put import WORDS
+from dfmeta.cli.common import cell_text, counted, ending, shown
+from dfmeta.cli.store_edit import WORDS
 from dfmeta.cli.store_target import (
     STDIN,
     Domains,
@@ -70,9 +69,9 @@ def import_records(store: StoreChoice, *, dry_run: bool, paths: tuple[str, ...])
     """
     conf = store.conf()
     opened = contextlib.nullcontext() if dry_run else store.opened(conf)
-    with opened as records, shown("reading") as progress:
+    with opened as records:
         names = functools.cache(lambda: _names(store, conf, records))
-        importing = _Import(records, Domains(conf), names, progress)
+        importing = _Import(records, Domains(conf), names)
         for path in paths:
             importing.take(path)
     importing.report()
@@ -89,7 +88,6 @@ class _Import:
     domains: Domains
     names: Callable[[], dict[str, list[str]]]
     """Returns the ids of existing records by name; called if nothing else names the instance."""
-    progress: Work
     seeds: int = 0
     lines: int = 0
     older: int = 0
@@ -108,10 +106,9 @@ class _Import:
                 seeds = _seeds(folder)
                 if not seeds:
                     self._say(path, f"it contains no seed: no {METADATA} and no directory")
-                self.progress.begin(f"importing {cell_text(path)}", len(seeds), "seeds")
-                for seed in seeds:
+                work = f"importing {path}"
+                for seed in counted(seeds, work, unit="seeds", total=len(seeds)):
                     self._take_seed(seed)
-                    self.progress.done += 1
             else:
                 with folder.open("rb") as file:
                     self._take_lines(file, path, folder.stat().st_size)
@@ -202,25 +199,35 @@ class _Import:
     # Lines
 
     def _take_lines(self, file: BinaryIO, name: str, size: int | None) -> None:
-        self.progress.begin(f"importing {cell_text(name)}", size, "bytes")
         batch: dict[str, list[Push]] = {}
-        for number, line in enumerate(_read_lines(file), 1):
-            self.progress.done += len(line)
-            where = f"{name}:{number}"
-            try:
-                if len(line) > LINE_MAX:
-                    raise ValueError(f"it has more than {LINE_MAX} bytes")
-                if line.strip():
-                    batch[where] = pushes = _checked(parse_line(line))
-                    for push in pushes:
-                        if not isinstance(push.content, bytes):
-                            self.keys += len(unusable(push.content))
-            except ValueError as error:
-                self._say(where, error)
-            if len(batch) >= (1 if isinstance(self.records, StoreClient) else TOGETHER):
-                self._write(batch)
-                batch = {}
-        self._write(batch)
+        with shown(f"importing {name}", unit="bytes", total=size) as work:
+            for number, line in enumerate(_read_lines(file), 1):
+                work.done += len(line)
+                where = f"{name}:{number}"
+                try:
+                    if line.strip():
+                        batch[where] = self._pushes(line)
+                except ValueError as error:
+                    self._say(where, error)
+                if len(batch) >= (1 if isinstance(self.records, StoreClient) else TOGETHER):
+                    self._write(batch)
+                    batch = {}
+            self._write(batch)
+
+    def _pushes(self, line: bytes) -> list[Push]:
+        """Return the pushes of a line.
+
+        :raises ValueError: when it is wrong.
+        """
+        if len(line) > LINE_MAX:
+            raise ValueError(f"it has more than {LINE_MAX} bytes")
+        pushes = parse_line(line)
+        for push in pushes:
+            if not isinstance(push.content, bytes):
+                self.keys += len(unusable(push.content))
+            elif len(push.content) > USERDATA_MAX:
+                raise ValueError(f"its userdata has more than {USERDATA_MAX} bytes")
+        return pushes
 
     def _write(self, batch: dict[str, list[Push]]) -> None:
         """Write lines in one transaction; if that fails, one by one, to find the wrong lines."""
@@ -351,10 +358,3 @@ def _read_lines(file: BinaryIO) -> Iterator[bytes]:
         while len(rest) > LINE_MAX and not rest.endswith(b"\n"):
             rest = file.readline(LINE_MAX + 1)
         yield line
-
-
-def _checked(pushes: list[Push]) -> list[Push]:
-    for push in pushes:
-        if isinstance(push.content, bytes) and len(push.content) > USERDATA_MAX:
-            raise ValueError(f"its userdata has more than {USERDATA_MAX} bytes")
-    return pushes

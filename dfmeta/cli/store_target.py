@@ -18,8 +18,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import cell_text, config_options, load_config
-from dfmeta.cli.progress import shown
+from dfmeta.cli.common import cell_text, config_options, load_config, shown
 from dfmeta.errors import NoRecordError, RecordError
 from dfmeta.sources.domain import Domain, Folders
 from dfmeta.store.api import checks

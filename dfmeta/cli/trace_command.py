@@ -16,9 +16,8 @@ import click
 from oslo_config import cfg
 
 from dfmeta.apps.switch_facts import read_bits, read_flows
-from dfmeta.cli.client import agent_of
+from dfmeta.cli.client import agent_of, report_differences, take_over
 from dfmeta.cli.common import config_options, ending, load_config
-from dfmeta.cli.in_force import say, take_over
 from dfmeta.cli.port_argument import find
 from dfmeta.doctor import (
     checks_host,
@@ -137,7 +136,7 @@ def trace(config_files: tuple[str, ...], *, port: str, family: str | None, vid: 
     IPv6's, or says that no fault was found.
     """
     conf = load_config(config_files)
-    say(take_over(conf))
+    report_differences(take_over(conf))
     scene = look(conf)
     matching = find(conf, scene.ports, port)
     wanted, snapshot = scene.wanted, scene.snapshot

@@ -9,8 +9,8 @@ import pytest
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.cli import in_force
-from dfmeta.cli.client import agent_of, ask_agent
+from dfmeta.cli import client
+from dfmeta.cli.client import agent_of
 from dfmeta.errors import NotRunningError
 from dfmeta.host.sock_diag import TcpListener
 from tests.harness.other_store import Last, OtherStore, reply
@@ -30,7 +30,7 @@ def test_an_answer_without_json_is_another_program_s() -> None:
     for content in (b"[" * 100_000, b'{"status": ' * 100_000, b"<html>", b"\xff", b""):
         with stranger(content) as conf:
             with pytest.raises(NotRunningError, match="is not JSON"):
-                ask_agent(conf, "/ports")
+                agent_of(conf).ask("/ports")
             facts = agent_of(conf).readiness()
             assert (facts.running, facts.other) == (False, True), content
             assert agent_of(conf).version() == ""
@@ -39,17 +39,17 @@ def test_an_answer_without_json_is_another_program_s() -> None:
 def test_options_of_a_program_of_another_user_are_not_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(in_force, "_own_listeners", lambda _conf: [])
+    monkeypatch.setattr(client, "_daemon_listeners", lambda _conf: [])
     with stranger(b"{}") as conf:
         place = conf.df_metadata.admin_listen
         asked, refused = "does not report them", "belongs to user"
         for uid, words in ((0, asked), (os.geteuid(), asked), (os.geteuid() + 1, refused)):
             listener = TcpListener(ip_address("127.0.0.1"), 9697, uid, inode=1)
-            monkeypatch.setattr(in_force, "listener_at", {place: listener}.get)
-            cause = in_force.take_over(conf).cause
+            monkeypatch.setattr(client, "listener_at", {place: listener}.get)
+            cause = client.take_over(conf).cause
             assert (place in cause, words in cause) == (True, True), (uid, cause)
-        monkeypatch.setattr(in_force, "listener_at", lambda _place: None)
-        assert in_force.take_over(conf).cause == f"nothing listens at {place}"
+        monkeypatch.setattr(client, "listener_at", lambda _place: None)
+        assert client.take_over(conf).cause == f"nothing listens at {place}"
 
 
 def test_options_come_from_where_the_daemon_listens_though_the_files_have_another_place(
@@ -60,6 +60,6 @@ def test_options_come_from_where_the_daemon_listens_though_the_files_have_anothe
         host, _, port = place.rpartition(":")
         own = TcpListener(ip_address(host), int(port), os.geteuid(), inode=1)
         conf.set_override("admin_listen", "127.0.0.1:1", group="df_metadata")
-        monkeypatch.setattr(in_force, "listener_at", {place: own}.get)
-        monkeypatch.setattr(in_force, "_own_listeners", lambda _conf: [own])
-        assert place in in_force.take_over(conf).cause
+        monkeypatch.setattr(client, "listener_at", {place: own}.get)
+        monkeypatch.setattr(client, "_daemon_listeners", lambda _conf: [own])
+        assert place in client.take_over(conf).cause

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dfmeta.cli.progress import Work
+from dfmeta.cli.common import Work
 from dfmeta.cmd.missing_parts import reasons
 from dfmeta.cmd.readiness import BLIP, ReadinessLog
 from dfmeta.cmd.startup_progress import BEGIN, EXTENSION, LINES, Waiting
@@ -73,7 +73,7 @@ def test_line_has_the_parts_as_far_as_they_are_known() -> None:
     for work, line in (
         (Work("writing a"), "writing a"),
         (Work("reading", unit="records", done=5000), "reading: 5,000 records"),
-        (Work("importing r", 4000, "bytes", done=1000), "importing r: 1,000 of 4,000 bytes"),
+        (Work("importing r", "bytes", 4000, done=1000), "importing r: 1,000 of 4,000 bytes"),
     ):
         assert work.line() == line
 

@@ -12,7 +12,6 @@ from dfmeta.cli import ports_command
 from dfmeta.cli.ports_command import answer_of, ports
 from dfmeta.cmd.rows import port_rows
 from dfmeta.doctor.agent import Agent
-from dfmeta.errors import NotRunningError
 from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
@@ -146,14 +145,30 @@ FAILS = {
 
 
 def row(name: str = "tap1", **values: Any) -> dict[str, Any]:
-    known = dict.fromkeys(ports_command.FIELDS)
+    fields = dict.fromkeys(ports_command.FIELDS)
     fixed = {"port": name, "addresses": [], "state": "served", "fault": "", "requests": REQUESTS}
-    return {**known, **fixed, **values}
+    return {**fields, **fixed, "kind": "port", **values}
 
 
-def name_records(monkeypatch: pytest.MonkeyPatch, names: dict[str, tuple[str, ...]]) -> None:
-    """Have the daemon tell these names: instance → the names in its record."""
-    agent = Agent("127.0.0.1:9697", lambda path, **_more: (200, names))
+def answer(
+    monkeypatch: pytest.MonkeyPatch,
+    rows: list[dict[str, Any]],
+    *,
+    names: dict[str, tuple[str, ...]] | None = None,
+    attachments: list[dict[str, str]] | None = None,
+) -> None:
+    """Have the daemon answer with these ports, names in records, and attachments."""
+    documents: dict[str, Any] = {
+        "/ports": rows,
+        "/names": names or {},
+        "/attachments": attachments,
+    }
+
+    def request(path: str, **_more: object) -> tuple[int, Any]:
+        return (200 if documents[path] is not None else 404), documents[path]
+
+    agent = Agent("127.0.0.1:9697", request)
+    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
     monkeypatch.setattr(ports_command, "agent_of", lambda _conf: agent)
 
 
@@ -176,10 +191,8 @@ def test_the_last_answer_in_words() -> None:
 
 def test_fault_of_a_port_has_a_line_of_its_own_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     fault = "3 SYNs and no connection: " + "a long cause, " * 20
-    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
-    name_records(monkeypatch, {INSTANCE: ("web2", "w.example")})
     rows = [row("tap1", state="no connection", fault=fault, instance=INSTANCE), row("tap2")]
-    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
+    answer(monkeypatch, rows, names={INSTANCE: ("web2", "w.example")})
     head, first, note, second = CliRunner().invoke(ports).stdout.splitlines()
     assert note == f"    {fault}"
     assert (first.split()[0], second.split()[0]) == ("tap1", "tap2")
@@ -190,12 +203,9 @@ def test_fault_of_a_port_has_a_line_of_its_own_in_a_pipe(monkeypatch: pytest.Mon
 def test_addresses_of_both_versions_are_listed_with_their_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ipv4 = {"service": None, "slot": 1, "ip": "10.0.0.5", "mac": "fa:16:3e:00:00:01"}
+    ipv4 = {"service": None, "meta_mac": None, "slot": 1, "ip": "10.0.0.5", "mac": GUEST_MAC}
     ipv6 = {**ipv4, "ip": "fe80::1", "service": "fe80::a9fe:a9fe"}
-    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
-    name_records(monkeypatch, {})
-    rows = [row(addresses=[ipv4, ipv6])]
-    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
+    answer(monkeypatch, [row(addresses=[ipv4, ipv6])])
     shown = CliRunner().invoke(ports, ["--wide"]).stdout
     assert "1: 10.0.0.5 fa:16:3e:00:00:01" in shown
     assert "1: fe80::1 fa:16:3e:00:00:01 to fe80::a9fe:a9fe" in shown
@@ -205,23 +215,13 @@ def test_addresses_of_both_versions_are_listed_with_their_slots(
 def test_a_subport_has_its_container_and_its_network(monkeypatch: pytest.MonkeyPatch) -> None:
     subport = {"kind": "subport", "segmentation_id": 7, "parent": "tpi-1"}
     rows = [row("tpi-1", iface_id="p"), row("spi-1", iface_id="s", **subport)]
-    found = [{"id": "a1", "port_id": "s", "container": "web-0", "network": "pods"}]
-
-    def attachments(_conf: object, path: str) -> list[dict[str, str]]:
-        assert path == "/attachments"
-        if not found:
-            raise NotRunningError(address="here", cause="off", remedy="none")
-        return found
-
-    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
-    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
-    monkeypatch.setattr(ports_command, "ask_agent", attachments)
-    name_records(monkeypatch, {})
+    attachment = {"id": "a1", "port_id": "s", "container": "web-0", "network": "pods"}
+    answer(monkeypatch, rows, attachments=[attachment])
     listed = json.loads(CliRunner().invoke(ports, ["--format", "json"]).stdout)
     assert [one["attachment"] for one in listed] == [None, "a1"]
     shown = CliRunner().invoke(ports, ["--wide"]).stdout
     assert re.search(r"7 +tpi-1 +web-0 +pods", shown)
-    found.clear()
+    answer(monkeypatch, rows)
     shown = CliRunner().invoke(ports, ["--wide"]).stdout
     assert "CONTAINER" not in shown
     assert "spi-1" in shown
@@ -235,9 +235,7 @@ def test_failing_are_those_that_are_not_well(monkeypatch: pytest.MonkeyPatch) ->
         row("fails", last_failure=FAILS),
         row("cut", state="cut off"),
     ]
-    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
-    monkeypatch.setattr(ports_command, "ask_running", lambda _conf, _path: rows)
-    name_records(monkeypatch, {})
+    answer(monkeypatch, rows)
     done = CliRunner().invoke(ports, ["--failing", "--format", "json"])
     assert done.exit_code == 0
     found = json.loads(done.stdout)

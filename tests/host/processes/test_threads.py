@@ -1,12 +1,13 @@
 """OS threads: their end counts, what they wait for, and what they write."""
 
 import io
+import sys
 from typing import Any
 
 import pytest
 from eventlet.patcher import original
 
-from dfmeta.cli import progress
+from dfmeta.cli import common
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.runtime.hub import ThreadEndedError, Vital
@@ -50,10 +51,11 @@ def test_end_of_a_reader_of_ovsdb_ends_the_process(
 
 
 def test_progress_is_written_while_the_work_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "BEGIN", 0)
-    monkeypatch.setattr(progress, "LINES", 0.001)
+    monkeypatch.setattr(common, "BEGIN", 0)
+    monkeypatch.setattr(common, "LINES", 0.001)
     stream = io.StringIO()
-    with progress.shown("copying\n\x1b[2J", stream=stream) as work:
+    monkeypatch.setattr(sys, "stderr", stream)
+    with common.shown("copying\n\x1b[2J") as work:
         wait_for(lambda: "copying \\x1b[2J\n" in stream.getvalue(), "a line")
         work.done = 3
         wait_for(lambda: "copying \\x1b[2J: 3\n" in stream.getvalue(), "a line with a number")

@@ -23,8 +23,8 @@ PROGRAM = (
     sys.executable,
     "-c",
     (
-        "import os; from dfmeta.cli import progress; from dfmeta.cli.ctl import main; "
-        "progress.LINES = progress.BEGIN = float(os.environ.get('DFMETA_TEST_LINES', 5)); main()"
+        "import os; from dfmeta.cli import common; from dfmeta.cli.ctl import main; "
+        "common.LINES = common.BEGIN = float(os.environ.get('DFMETA_TEST_LINES', 5)); main()"
     ),
     "store",
     "import",

@@ -190,7 +190,7 @@ def test_ipv6_that_is_not_served_is_not_traced(
     switch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switch()
-    for name in ("load_config", "take_over", "say"):
+    for name in ("load_config", "take_over", "report_differences"):
         monkeypatch.setattr(trace_command, name, lambda _arg: None)
     for wanted, running, cause in (
         (SETTINGS, True, "[df_metadata] ip6 is empty, so guests are served over IPv4 only"),
@@ -208,7 +208,7 @@ def test_argument_is_repeated_without_control_characters(
     switch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switch()
-    for name in ("load_config", "take_over", "say"):
+    for name in ("load_config", "take_over", "report_differences"):
         monkeypatch.setattr(trace_command, name, lambda _arg: None)
     monkeypatch.setattr(trace_command, "look", lambda _conf: replace(scene(), wanted=SETTINGS))
     monkeypatch.setattr(trace_command, "find", lambda *_arguments: [])
