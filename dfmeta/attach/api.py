@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from dfmeta.attach import answers, requests
 from dfmeta.attach.access import Access
-from dfmeta.attach.alone import Alone
 from dfmeta.attach.answers import NOT_HERE, ApiRefusalError, refuse, said
 from dfmeta.attach.audit import Audit
+from dfmeta.attach.limits import Alone
 from dfmeta.attach.model import Attachment, Network, Parent, unknown_network
 from dfmeta.errors import AttachError
 from dfmeta.model import Answer, GuestRequest, Port

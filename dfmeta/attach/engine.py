@@ -1,6 +1,6 @@
 """The engine of attachments: from a request to a data plane that stands, and back.
 
-:mod:`dfmeta.attach.plane` has the states of an attachment, and :mod:`dfmeta.attach.tidying` the
+:mod:`dfmeta.attach.trunk_loop` has the states of an attachment, and :mod:`dfmeta.attach.resync` the
 work that no request waits for.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 from dfmeta import metrics
-from dfmeta.attach.batches import Batches
 from dfmeta.attach.choice import Choice, mac_in_use
+from dfmeta.attach.limits import Rate
 from dfmeta.attach.model import (
     Attachment,
     Driver,
@@ -26,12 +26,14 @@ from dfmeta.attach.model import (
     State,
     Status,
     Wanted,
+    to_attachment,
+    to_parent,
+    to_report,
+    to_trunk,
     unknown_network,
 )
-from dfmeta.attach.plane import Plane
-from dfmeta.attach.rate import Rate
-from dfmeta.attach.rows import to_attachment, to_report, to_trunk
-from dfmeta.attach.tidying import Tidying
+from dfmeta.attach.resync import Resync
+from dfmeta.attach.trunk_loop import TrunkLoop
 from dfmeta.errors import (
     AttachConflictError,
     AttachDriverError,
@@ -79,7 +81,7 @@ class Engine:
     :param clock: seconds of Unix time.
     :param present: tells whether the port of a VM (:attr:`Parent.port_id`) is on this host now.
     :param name: returns the iface-id of a new port; empty: the driver gives it.
-    :param burst: see :class:`dfmeta.attach.batches.Batches`.
+    :param burst: see :class:`dfmeta.attach.trunk_loop.TrunkLoop`.
     """
 
     def __init__(
@@ -103,12 +105,11 @@ class Engine:
         self._clock = clock
         self._name = name
         self._rate = Rate(settings.rate, clock)
-        self._plane = Plane(attachments, driver, settings, clock=clock)
-        self._batches = Batches(self._plane, burst=burst)
+        self._loop = TrunkLoop(attachments, driver, settings, clock=clock, burst=burst)
         self._choice = Choice(settings)
-        self._tidying_alone = threading.Lock()
-        self._tidying = Tidying(
-            attachments, self._plane, settings, host=host, clock=clock, present=present
+        self._resync_alone = threading.Lock()
+        self._resync = Resync(
+            attachments, self._loop, settings, host=host, clock=clock, present=present
         )
 
     def take(self, settings: Settings) -> None:
@@ -145,7 +146,7 @@ class Engine:
         with _database():
             for _round in range(_ROUNDS):
                 network = self._network(wanted.network)
-                rows = self._plane.rows(parent.port_id)
+                rows = self._loop.rows(parent.port_id)
                 found = self._clear(parent, wanted, rows)
                 if found is not None and self._works(found):
                     return found, False
@@ -162,7 +163,7 @@ class Engine:
                     continue
                 _check_network(row, wanted)
                 try:
-                    self._stand(parent, row)
+                    self._loop.stand(parent, row)
                 except AttachDriverError as error:
                     if not error.fields.get("taken"):
                         raise
@@ -200,11 +201,11 @@ class Engine:
         """
         rest = self._settings.rest if gone else self._settings.rest_unknown
         with _database():
-            rows = self._plane.rows(parent.port_id)
+            rows = self._loop.rows(parent.port_id)
             ids = [one.id for one in rows if _is(one, container, ifname)]
             if ids:
                 self._attachments.leave(ids, rest, self._clock())
-                self._remove(parent.port_id)
+                self._remove(parent)
 
     def collect(self, parent: Parent, network: str, owner: str, valid: Set[tuple[str, str]]) -> int:
         """Remove the attachments of one owner on one network that are not in *valid*.
@@ -224,7 +225,7 @@ class Engine:
             ]
             left = self._attachments.leave(ids, self._settings.rest_unknown, self._clock())
             if left:
-                self._remove(parent.port_id)
+                self._remove(parent)
             return left
 
     def status(self, parent: Parent) -> Status:
@@ -237,7 +238,7 @@ class Engine:
         used = free = 0
         try:
             with _database():
-                rows = self._plane.rows(parent.port_id)
+                rows = self._loop.rows(parent.port_id)
                 left = self._free(parent.port_id, rows)
             cause = self._driver.ready(parent)
             used, free = len(rows), left
@@ -305,7 +306,8 @@ class Engine:
         with _database():
             self._attachments.leave([found.id], self._settings.rest_unknown, self._clock())
             if found.host == self._host:
-                self._remove(found.parent)
+                trunks = {row["parent"]: row for row in self._attachments.trunks()}
+                self._remove(to_parent(trunks[found.parent]))
         return True
 
     def tidy_now(self) -> dict[str, int]:
@@ -325,8 +327,8 @@ class Engine:
         return [one for one in self.everything() if one.host == self._host]
 
     def _tidy(self, *, restart: bool) -> None:
-        with self._tidying_alone:
-            self._tidying.run(restart=restart)
+        with self._resync_alone:
+            self._resync.run(restart=restart)
         rows = self._ours()
         for state in State:
             metrics.ATTACHMENTS.labels(state.value).set(sum(one.state is state for one in rows))
@@ -343,7 +345,7 @@ class Engine:
         :param rows: those that it has.
         """
         vids = self._settings.vids
-        taken = {one.vid for one in rows} | self._tidying.foreign(parent)
+        taken = {one.vid for one in rows} | self._resync.foreign(parent)
         taken |= self._attachments.resting(parent, self._clock())
         free = len(vids) - sum(vid in vids for vid in taken)
         return max(min(self._settings.quota - len(rows), free), 0)
@@ -359,7 +361,7 @@ class Engine:
             raise mac_in_use(mac, network)
 
     def _standing(self, parent: Parent) -> list[Attachment]:
-        rows = self._plane.rows(parent.port_id)
+        rows = self._loop.rows(parent.port_id)
         return [one for one in rows if one.state is not State.LEAVING]
 
     def _works(self, attachment: Attachment) -> bool:
@@ -386,23 +388,23 @@ class Engine:
             _check_network(found, wanted)
             if found.vid not in wanted.avoid:
                 if left:
-                    self._remove(parent.port_id)
+                    self._remove(parent)
                 return found
             self._attachments.leave([found.id], self._settings.rest_unknown, now)
         if left or found is not None:
-            self._remove(parent.port_id)
+            self._remove(parent)
         if found is not None and any(
-            one.id == found.id for one in self._plane.rows(parent.port_id)
+            one.id == found.id for one in self._loop.rows(parent.port_id)
         ):
             raise AttachDriverError(cause="the previous attachment cannot be removed yet")
         return None
 
-    def _remove(self, parent: str) -> None:
+    def _remove(self, parent: Parent) -> None:
         """Remove the attachments of a VM that leave; :meth:`tidy` does what fails here."""
         try:
-            self._batches.remove(parent)
+            self._loop.run(parent)
         except AttachDriverError as error:
-            LOG.warning("attachments of the port %s leave later: %s", parent, error.line)
+            LOG.warning("attachments of %s leave later: %s", parent.port_name, error.line)
 
     def _reserve(self, parent: Parent, network: Network, wanted: Wanted) -> tuple[Attachment, bool]:
         """Return the committed row of a request, and whether it is new."""
@@ -419,7 +421,7 @@ class Engine:
             "created": now,
             "changed": now,
         }
-        foreign = self._tidying.foreign(parent.port_id)
+        foreign = self._resync.foreign(parent.port_id)
         result = self._attachments.reserve(
             to_trunk(parent, self._host),
             (wanted.container, wanted.ifname),
@@ -434,22 +436,11 @@ class Engine:
             raise AttachDriverError(cause="other VMs take the same addresses")
         return to_attachment(row), created
 
-    def _stand(self, parent: Parent, row: Attachment) -> None:
-        """Return when the data plane of a row stands."""
-        if row.state is not State.ACTIVE:
-            self._batches.make(parent, row)
-            return
-        # The VM has moved to this host with the row.
-        with self._plane.alone(parent.port_id):
-            errors = self._plane.remake(parent, [row])
-        if errors:
-            raise errors[row.id]
-
     def _renewed(self, row: Attachment) -> Attachment:
         """Return a row whose data plane stands, with the name of its port."""
         if row.port_id and row.state is not State.ACTIVE:
             return dataclasses.replace(row, state=State.ACTIVE, changed=self._clock())
-        rows = self._plane.rows(row.parent)
+        rows = self._loop.rows(row.parent)
         return next((one for one in rows if one.id == row.id), row)
 
 

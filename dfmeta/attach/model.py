@@ -1,4 +1,4 @@
-"""The values of attachments, their limits, and the interface of the drivers. No I/O.
+"""The values of attachments, their rows and limits, and the interface of the drivers. No I/O.
 
 An attachment is one network device of one container: a VLAN of the trunk of its VM, with an address
 and a MAC on a network. Its key is the trunk, the container and the name of the device, so that a
@@ -12,12 +12,16 @@ from the registry. :class:`Network` comes from the operator.
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from dfmeta.errors import AttachNetworkError
+
+_OF_PARENT: Final = ("port_name", "instance_id", "project_id", "mac")
+"""Values that a parent and the row of its trunk have under one name."""
 
 
 class State(enum.StrEnum):
@@ -212,3 +216,44 @@ class Driver(Protocol):
         :param mac: a unicast MAC that a VM asks for, in lower case with colons.
         """
         ...
+
+
+def to_attachment(row: Mapping[str, Any]) -> Attachment:
+    """Return the attachment of a row."""
+    values = dict(row)
+    values.pop("rest")
+    return Attachment(
+        parent=values.pop("trunk"),
+        ip=IPv4Address(values.pop("ip")),
+        state=State(values.pop("state")),
+        labels=json.loads(values.pop("labels")),
+        **values,
+    )
+
+
+def to_report(attachment: Attachment, trunk: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an attachment and its VM's port as JSON has them, for operators.
+
+    :param trunk: the row of its trunk.
+    """
+    values = {name: getattr(attachment, name) for name in Attachment.__slots__}
+    return {
+        **values,
+        "labels": dict(attachment.labels),
+        "ip": str(attachment.ip),
+        "state": attachment.state.value,
+        "port": trunk["port_name"],
+        "instance": trunk["instance_id"],
+        "project": trunk["project_id"],
+    }
+
+
+def to_parent(row: Mapping[str, Any]) -> Parent:
+    """Return the parent of a row of a trunk, as it was when it was seen last."""
+    return Parent(port_id=row["parent"], **{name: row[name] for name in _OF_PARENT})
+
+
+def to_trunk(parent: Parent, host: str) -> dict[str, Any]:
+    """Return the row of a parent's trunk, without its last VLAN id and its absence."""
+    values = {name: getattr(parent, name) for name in _OF_PARENT}
+    return {"parent": parent.port_id, "host": host, **values}

@@ -17,8 +17,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from dfmeta.attach.model import Attachment, Network
-from dfmeta.attach.rows import to_attachment
+from dfmeta.attach.model import Attachment, Network, to_attachment
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.record import Record, dump_document
 from dfmeta.store.guest.documents import hostname_of

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from eventlet.green import threading
 
-from dfmeta.attach import alone, batches, engine
+from dfmeta.attach import engine, limits, trunk_loop
 from tests.core.unit.attach.support import Breaking, World
 
 
@@ -23,10 +23,12 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Breaking]:
 @pytest.fixture(autouse=True)
 def green_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the engine wait in the hub, as it does in the daemon."""
-    for module in (alone, batches, engine):
+    for module in (engine, limits, trunk_loop):
         monkeypatch.setattr(module, "threading", threading)
-    batch = batches._Batch
-    monkeypatch.setattr(batches, "_Batch", lambda: batch(done=threading.Event()))
+    single = trunk_loop._Pass
+    monkeypatch.setattr(
+        trunk_loop, "_Pass", lambda parent: single(parent=parent, done=threading.Event())
+    )
 
 
 @pytest.fixture

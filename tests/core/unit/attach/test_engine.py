@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta import metrics
-from dfmeta.attach import batches, plane, rate
+from dfmeta.attach import limits, trunk_loop
 from dfmeta.attach.addresses import may_have, next_address
 from dfmeta.attach.choice import next_vid
+from dfmeta.attach.limits import Rate
 from dfmeta.attach.model import Found, Network, State
-from dfmeta.attach.rate import Rate
 from dfmeta.errors import (
     AttachConflictError,
     AttachDriverError,
@@ -187,11 +187,11 @@ def test_vids_of_others_are_neither_given_nor_free(database: Breaking) -> None:
 
 def test_quota_and_rate(database: Breaking) -> None:
     world = World(database, quota=2)
-    for error, limits in (
+    for error, fields in (
         ("the VM has 2 of 2 attachments", {"quota": 2}),
         ("more than 2 new attachments in a second", {"rate": 2}),
     ):
-        world = World(database, **limits)
+        world = World(database, **fields)
         world.attach("c1")
         world.attach("c2")
         with pytest.raises(AttachQuotaError, match=error) as raised:
@@ -401,7 +401,7 @@ def test_the_next_requests_of_a_burst_are_awaited(world: World) -> None:
 
     assert [seconds("a"), seconds("b", "c")] == [0, 0]
     assert seconds("d") == pytest.approx(0.5)
-    CLOCK.advance(batches.RECENT)
+    CLOCK.advance(trunk_loop.RECENT)
     assert seconds("e") == 0
 
 
@@ -426,7 +426,7 @@ def test_a_data_plane_that_hangs_delays_others_for_a_bounded_time(world: World) 
     began = CLOCK.now()
     with pytest.raises(AttachDriverError, match="takes longer than 30 s"):
         world.attach("c2")
-    assert CLOCK.now() - began == pytest.approx(plane.PATIENCE)
+    assert CLOCK.now() - began == pytest.approx(trunk_loop.PATIENCE)
     world.detach("c2")
     assert [one.container for one in world.engine.listed(VM)] == ["c1"]
     assert world.engine.status(VM).used == 2
@@ -552,6 +552,6 @@ def test_a_bucket_fills_with_time() -> None:
 
 def test_buckets_are_bounded() -> None:
     bucket = Rate(1, lambda: 0.0)
-    assert all(bucket.take(str(number)) for number in range(rate.KEPT + 1))
+    assert all(bucket.take(str(number)) for number in range(limits.KEPT + 1))
     # That of the first was dropped for the last.
-    assert [bucket.take("0"), bucket.take(str(rate.KEPT))] == [True, False]
+    assert [bucket.take("0"), bucket.take(str(limits.KEPT))] == [True, False]
