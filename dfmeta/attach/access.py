@@ -49,5 +49,5 @@ def _names(port: Port, ids: frozenset[str]) -> bool:
     An instance or project that a tenant may have named does not count
     (:attr:`~dfmeta.model.Port.unverified`).
     """
-    own = {port.instance_id.lower(), port.project_id.lower()}
-    return not port.unverified and not own.isdisjoint(ids)
+    owners = {port.instance_id.lower(), port.project_id.lower()}
+    return not port.unverified and not owners.isdisjoint(ids)

@@ -29,7 +29,7 @@ def capacity(network: Network) -> int:
     """Return how many containers a network has addresses for."""
     first, last = bounds(network)
     others = network.taken if network.gateway is None else network.taken | {network.gateway}
-    return last - first + 1 - sum(first <= int(one) <= last for one in others)
+    return last - first + 1 - sum(first <= int(address) <= last for address in others)
 
 
 def may_have(network: Network, address: IPv4Address) -> bool:
@@ -56,9 +56,9 @@ def next_address(
     for begin, end in ((start, high), (low, start - 1)):
         for first in range(begin, end + 1, WINDOW):
             until = min(first + WINDOW - 1, end)
-            there = used(first, until)
+            in_use = used(first, until)
             for number in range(first, until + 1):
-                if number not in there and may_have(network, IPv4Address(number)):
+                if number not in in_use and may_have(network, IPv4Address(number)):
                     return number
     return None
 

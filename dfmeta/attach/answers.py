@@ -64,38 +64,38 @@ def failed(error: AttachError) -> Answer:
 
 
 def attachment(
-    one: Attachment, networks: Mapping[str, Network], *, parent_mac: str
+    row: Attachment, networks: Mapping[str, Network], *, parent_mac: str
 ) -> dict[str, Any]:
     """Return the document of an attachment.
 
     :param networks: the operator's networks. An attachment may be on one that has been removed: it
         keeps its address, without a route.
     """
-    network = networks.get(one.network)
+    network = networks.get(row.network)
     gateway = network.gateway if network is not None else None
-    length = network.subnet.prefixlen if network is not None else one.ip.max_prefixlen
-    ip = {"address": f"{one.ip}/{length}"}
+    length = network.subnet.prefixlen if network is not None else row.ip.max_prefixlen
+    ip = {"address": f"{row.ip}/{length}"}
     routes = []
     if gateway is not None:
         ip["gateway"] = str(gateway)
         routes = [{"dst": DEFAULT_ROUTE, "gw": str(gateway)}]
     return {
-        "id": one.id,
-        "container": one.container,
-        "ifname": one.ifname,
-        "network": one.network,
-        "owner": one.owner,
-        "labels": dict(one.labels),
-        "vid": one.vid,
-        "mac": one.mac,
+        "id": row.id,
+        "container": row.container,
+        "ifname": row.ifname,
+        "network": row.network,
+        "owner": row.owner,
+        "labels": dict(row.labels),
+        "vid": row.vid,
+        "mac": row.mac,
         **({"mtu": network.mtu} if network is not None else {}),
         "ips": [ip],
         "routes": routes,
         "dns": {"nameservers": list(network.dns)} if network is not None and network.dns else {},
-        "port_id": one.port_id,
+        "port_id": row.port_id,
         "parent_mac": parent_mac,
-        "boot_id": one.boot_id,
-        "state": str(one.state),
+        "boot_id": row.boot_id,
+        "state": str(row.state),
     }
 
 
@@ -107,5 +107,5 @@ def status(now: Status) -> dict[str, Any]:
         "used": now.used,
         "free": now.free,
         "quota": now.quota,
-        "networks": [{"name": one.name, "mtu": one.mtu} for one in now.networks],
+        "networks": [{"name": network.name, "mtu": network.mtu} for network in now.networks],
     }

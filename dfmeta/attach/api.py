@@ -164,13 +164,13 @@ class Api:
             refuse(403, "forwarded", "A proxy passed this request on. Send it directly")
         if call.source_port not in PRIVILEGED:
             refuse(403, "not_privileged", "Send the request from a port below 1024, as root")
-        found = _routes(request.path)
-        if not found:
+        methods = _routes(request.path)
+        if not methods:
             raise ApiRefusalError(NOT_HERE)
-        if request.method not in found:
-            allowed = ", ".join(found)
+        if request.method not in methods:
+            allowed = ", ".join(methods)
             refuse(405, "method", f"This path has {allowed}", ("Allow", allowed))
-        if found is not _TOKEN_ROUTES:
+        if methods is not _TOKEN_ROUTES:
             token = request.headers.get(HEADER, "")
             if not self._tokens.valid(token, call.port):
                 message = f"Get a token with PUT /dfmeta/v1/token, and send it as {HEADER}"
@@ -178,15 +178,15 @@ class Api:
         return None
 
     def _do(self, call: Call) -> Answer:
-        found, segments = _routes(call.request.path), _segments(call.request.path)
-        if found is not _TOKEN_ROUTES:
+        methods, segments = _routes(call.request.path), _segments(call.request.path)
+        if methods is not _TOKEN_ROUTES:
             seconds = self._wait(call.port)
             if seconds:
                 message = "This VM sends too many requests. Send fewer of them"
                 refuse(429, "rate", message, ("Retry-After", str(seconds)))
         if call.request.query and (call.request.method, call.request.query) != ("DELETE", GONE):
             refuse(400, "bad_request", f"The only query is DELETE's {GONE}")
-        return found[call.request.method].handler(self, call, segments[1:])
+        return methods[call.request.method].handler(self, call, segments[1:])
 
     # Requests
 
@@ -202,26 +202,26 @@ class Api:
     def _status(self, call: Call, _names: list[str]) -> Answer:
         with self._alone.by(call.port.iface_id, PATIENCE):
             now = self._engine.status(call.parent)
-        networks = tuple(one for one in now.networks if self.access.opens(call.port, one.name))
+        networks = tuple(network for network in now.networks if self.access.opens(call.port, network.name))
         return said(200, answers.status(replace(now, networks=networks)))
 
     def _list(self, call: Call, _names: list[str]) -> Answer:
         with self._alone.by(call.port.iface_id, PATIENCE):
-            found = self._engine.listed(call.parent)
+            attachments = self._engine.listed(call.parent)
             networks = dict(self._networks)
 
             def body() -> bytes:
                 mac = call.port.mac
-                rows = [answers.attachment(one, networks, parent_mac=mac) for one in found]
+                rows = [answers.attachment(row, networks, parent_mac=mac) for row in attachments]
                 return answers.encoded({"attachments": rows})
 
             return Answer(200, self._apart(body), content_type=answers.JSON)
 
     def _get(self, call: Call, names: list[str]) -> Answer:
-        found = self._engine.get(call.parent, *_named(names))
-        if found is None:
+        attachment = self._engine.get(call.parent, *_named(names))
+        if attachment is None:
             raise ApiRefusalError(NOT_HERE)
-        return said(200, self._document(call, found))
+        return said(200, self._document(call, attachment))
 
     def _put(self, call: Call, names: list[str]) -> Answer:
         wanted = requests.wanted(*_named(names), call.request.body)
@@ -234,10 +234,10 @@ class Api:
 
     def _delete(self, call: Call, names: list[str]) -> Answer:
         container, ifname = _named(names)
-        found = self._engine.get(call.parent, container, ifname)
+        attachment = self._engine.get(call.parent, container, ifname)
         self._engine.detach(call.parent, container, ifname, gone=call.request.query == GONE)
-        if found is not None:
-            self._audit.changed("deleted", call.port, found)
+        if attachment is not None:
+            self._audit.changed("deleted", call.port, attachment)
         return _NO_CONTENT
 
     def _collect(self, call: Call, _names: list[str]) -> Answer:
@@ -247,8 +247,8 @@ class Api:
             self._audit.collected(call.port, network, removed)
         return said(200, {"removed": removed})
 
-    def _document(self, call: Call, one: Attachment) -> dict[str, object]:
-        return answers.attachment(one, self._networks, parent_mac=call.port.mac)
+    def _document(self, call: Call, attachment: Attachment) -> dict[str, object]:
+        return answers.attachment(attachment, self._networks, parent_mac=call.port.mac)
 
 
 _TOKEN_ROUTES: Final[Mapping[str, Route]] = {"PUT": Route("token", Api._token)}

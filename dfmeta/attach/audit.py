@@ -34,18 +34,18 @@ class Audit:
         self._clock = clock
         self._seldom: OrderedDict[str, Seldom] = OrderedDict()
 
-    def changed(self, verb: str, port: Port, one: Attachment) -> None:
+    def changed(self, verb: str, port: Port, attachment: Attachment) -> None:
         """Note that an attachment was made, or that a VM has deleted it."""
         LOG.info(
             "Attachments: %s (%s): %s %s of container %s, network %s, VLAN %d, %s",
             port.name,
             port.instance_id,
             verb,
-            one.ifname,
-            one.container,
-            one.network,
-            one.vid,
-            one.ip,
+            attachment.ifname,
+            attachment.container,
+            attachment.network,
+            attachment.vid,
+            attachment.ip,
         )
 
     def collected(self, port: Port, network: str, removed: int) -> None:

@@ -81,13 +81,13 @@ class Choice:
         last = self._last.get(network.name)
         if last is None:
             last = taken.newest(network.name)
-        found = next_address(
+        free = next_address(
             network, last, lambda first, end: taken.addresses(network.name, first, end)
         )
-        if found is None:
+        if free is None:
             raise AttachFullError(cause=f"all addresses of {network.name!r} are in use")
-        self._last[network.name] = found
-        return found
+        self._last[network.name] = free
+        return free
 
 
 def _mac(taken: Taken, network: Network, wanted: Wanted) -> str:
@@ -114,12 +114,12 @@ def _mac_error(cause: str) -> AttachNetworkError:
 
 def _check_share(taken: Taken, network: Network) -> None:
     """Refuse an attachment beyond a VM's share of a network."""
-    own = taken.count(network.name, own=True)
-    if network.quota is not None and own >= network.quota:
-        cause = f"the VM has {own} of {network.quota} attachments on {network.name!r}"
+    of_vm = taken.count(network.name, own=True)
+    if network.quota is not None and of_vm >= network.quota:
+        cause = f"the VM has {of_vm} of {network.quota} attachments on {network.name!r}"
         raise AttachQuotaError(cause=cause)
     whole = capacity(network)
-    if own and whole - taken.count(network.name) <= whole // LAST_PART:
+    if of_vm and whole - taken.count(network.name) <= whole // LAST_PART:
         cause = f"the last addresses of {network.name!r} are kept for other VMs"
         raise AttachFullError(cause=cause)
 

@@ -147,16 +147,16 @@ class Engine:
             for _round in range(_ROUNDS):
                 network = self._network(wanted.network)
                 rows = self._loop.rows(parent.port_id)
-                found = self._clear(parent, wanted, rows)
-                if found is not None and self._works(found):
-                    return found, False
+                attachment = self._clear(parent, wanted, rows)
+                if attachment is not None and self._works(attachment):
+                    return attachment, False
                 # A VM with an attachment has its trunk; the driver would read all ports to say so.
                 if not any(map(self._works, rows)) and (cause := self._driver.ready(parent)):
                     raise AttachDriverError(cause=cause)
-                if found is None and not taken and not self._rate.take(parent.port_id):
+                if attachment is None and not taken and not self._rate.take(parent.port_id):
                     cause = f"more than {self._settings.rate:g} new attachments in a second"
                     raise AttachRateError(cause=cause)
-                if found is None and wanted.mac:
+                if attachment is None and wanted.mac:
                     self._check_mac(parent, network, wanted.mac)
                 row, created = self._reserve(parent, network, wanted)
                 if row.state is State.LEAVING or row.vid in wanted.avoid:
@@ -180,7 +180,7 @@ class Engine:
         """
         with _database():
             return next(
-                (one for one in self._standing(parent) if _is(one, container, ifname)), None
+                (attachment for attachment in self._standing(parent) if _is(attachment, container, ifname)), None
             )
 
     def listed(self, parent: Parent) -> list[Attachment]:
@@ -202,7 +202,7 @@ class Engine:
         rest = self._settings.rest if gone else self._settings.rest_unknown
         with _database():
             rows = self._loop.rows(parent.port_id)
-            ids = [one.id for one in rows if _is(one, container, ifname)]
+            ids = [attachment.id for attachment in rows if _is(attachment, container, ifname)]
             if ids:
                 self._attachments.leave(ids, rest, self._clock())
                 self._remove(parent)
@@ -217,11 +217,11 @@ class Engine:
         oldest = self._clock() - self._settings.gc_min_age
         with _database():
             ids = [
-                one.id
-                for one in self._standing(parent)
-                if (one.network, one.owner) == (network, owner)
-                and (one.container, one.ifname) not in valid
-                and one.created <= oldest
+                attachment.id
+                for attachment in self._standing(parent)
+                if (attachment.network, attachment.owner) == (network, owner)
+                and (attachment.container, attachment.ifname) not in valid
+                and attachment.created <= oldest
             ]
             left = self._attachments.leave(ids, self._settings.rest_unknown, self._clock())
             if left:
@@ -288,10 +288,10 @@ class Engine:
 
         :raises AttachDriverError: the database failed.
         """
-        found = self.everything()
+        attachments = self.everything()
         with _database():
             trunks = {row["parent"]: row for row in self._attachments.trunks()}
-        return [to_report(one, trunks[one.parent]) for one in found if one.parent in trunks]
+        return [to_report(attachment, trunks[attachment.parent]) for attachment in attachments if attachment.parent in trunks]
 
     def dismiss(self, attachment: str) -> bool:
         """Remove an attachment by its id, of any host; return whether there was one.
@@ -300,14 +300,14 @@ class Engine:
 
         :raises AttachDriverError: the database failed.
         """
-        found = next((one for one in self.everything() if one.id == attachment), None)
-        if found is None:
+        dismissed = next((each for each in self.everything() if each.id == attachment), None)
+        if dismissed is None:
             return False
         with _database():
-            self._attachments.leave([found.id], self._settings.rest_unknown, self._clock())
-            if found.host == self._host:
-                trunks = {row["parent"]: row for row in self._attachments.trunks()}
-                self._remove(to_parent(trunks[found.parent]))
+            self._attachments.leave([dismissed.id], self._settings.rest_unknown, self._clock())
+            trunks = {row["parent"]: row for row in self._attachments.trunks()}
+            if dismissed.host == self._host and dismissed.parent in trunks:
+                self._remove(to_parent(trunks[dismissed.parent]))
         return True
 
     def tidy_now(self) -> dict[str, int]:
@@ -317,24 +317,24 @@ class Engine:
 
         :raises AttachDriverError: the database failed.
         """
-        before = {one.id for one in self._ours()}
+        before = {row.id for row in self._ours()}
         self.tidy()
         after = self._ours()
-        waiting = [one for one in after if one.state is not State.ACTIVE]
-        return {"removed": len(before - {one.id for one in after}), "waiting": len(waiting)}
+        waiting = [row for row in after if row.state is not State.ACTIVE]
+        return {"removed": len(before - {row.id for row in after}), "waiting": len(waiting)}
 
     def _ours(self) -> list[Attachment]:
-        return [one for one in self.everything() if one.host == self._host]
+        return [row for row in self.everything() if row.host == self._host]
 
     def _tidy(self, *, restart: bool) -> None:
         with self._resync_alone:
             self._resync.run(restart=restart)
         rows = self._ours()
         for state in State:
-            metrics.ATTACHMENTS.labels(state.value).set(sum(one.state is state for one in rows))
+            metrics.ATTACHMENTS.labels(state.value).set(sum(row.state is state for row in rows))
         trunks: dict[str, list[Attachment]] = {}
-        for one in rows:
-            trunks.setdefault(one.parent, []).append(one)
+        for row in rows:
+            trunks.setdefault(row.parent, []).append(row)
         most = min(self._settings.quota, len(self._settings.vids))
         left = (self._free(parent, some) for parent, some in trunks.items())
         metrics.VIDS_FREE.set(min(left, default=most))
@@ -345,7 +345,7 @@ class Engine:
         :param rows: those that it has.
         """
         vids = self._settings.vids
-        taken = {one.vid for one in rows} | self._resync.foreign(parent)
+        taken = {row.vid for row in rows} | self._resync.foreign(parent)
         taken |= self._attachments.resting(parent, self._clock())
         free = len(vids) - sum(vid in vids for vid in taken)
         return max(min(self._settings.quota - len(rows), free), 0)
@@ -362,7 +362,7 @@ class Engine:
 
     def _standing(self, parent: Parent) -> list[Attachment]:
         rows = self._loop.rows(parent.port_id)
-        return [one for one in rows if one.state is not State.LEAVING]
+        return [row for row in rows if row.state is not State.LEAVING]
 
     def _works(self, attachment: Attachment) -> bool:
         return attachment.state is State.ACTIVE and attachment.host == self._host
@@ -378,23 +378,23 @@ class Engine:
         now = self._clock()
         # The guest has started again: its devices of before are gone.
         old = [
-            one.id
-            for one in rows
-            if one.boot_id and wanted.boot_id and one.boot_id != wanted.boot_id
+            row.id
+            for row in rows
+            if row.boot_id and wanted.boot_id and row.boot_id != wanted.boot_id
         ]
-        found = next((one for one in rows if _is(one, wanted.container, wanted.ifname)), None)
+        previous = next((row for row in rows if _is(row, wanted.container, wanted.ifname)), None)
         left = self._attachments.leave(old, 0.0, now)
-        if found is not None and found.id not in old and found.state is not State.LEAVING:
-            _check_network(found, wanted)
-            if found.vid not in wanted.avoid:
+        if previous is not None and previous.id not in old and previous.state is not State.LEAVING:
+            _check_network(previous, wanted)
+            if previous.vid not in wanted.avoid:
                 if left:
                     self._remove(parent)
-                return found
-            self._attachments.leave([found.id], self._settings.rest_unknown, now)
-        if left or found is not None:
+                return previous
+            self._attachments.leave([previous.id], self._settings.rest_unknown, now)
+        if left or previous is not None:
             self._remove(parent)
-        if found is not None and any(
-            one.id == found.id for one in self._loop.rows(parent.port_id)
+        if previous is not None and any(
+            row.id == previous.id for row in self._loop.rows(parent.port_id)
         ):
             raise AttachDriverError(cause="the previous attachment cannot be removed yet")
         return None
@@ -441,7 +441,7 @@ class Engine:
         if row.port_id and row.state is not State.ACTIVE:
             return dataclasses.replace(row, state=State.ACTIVE, changed=self._clock())
         rows = self._loop.rows(row.parent)
-        return next((one for one in rows if one.id == row.id), row)
+        return next((current for current in rows if current.id == row.id), row)
 
 
 def _is(attachment: Attachment, container: str, ifname: str) -> bool:

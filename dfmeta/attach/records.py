@@ -43,49 +43,49 @@ class Records:
 
         :raises StoreError: the database failed.
         """
-        found = self._attachments.of_instance(instance_id.lower())
-        if found is None:
+        stored = self._attachments.of_instance(instance_id.lower())
+        if stored is None:
             return None
-        row, project_id = found
-        one = to_attachment(row)
-        seed = hmac.digest(self._key, one.id.encode(), hashlib.sha256)
-        return record(one, self._networks.get(one.network), project_id=project_id, seed=seed)
+        row, project_id = stored
+        attachment = to_attachment(row)
+        seed = hmac.digest(self._key, attachment.id.encode(), hashlib.sha256)
+        return record(attachment, self._networks.get(attachment.network), project_id=project_id, seed=seed)
 
 
-def record(one: Attachment, network: Network | None, *, project_id: str, seed: bytes) -> Record:
+def record(attachment: Attachment, network: Network | None, *, project_id: str, seed: bytes) -> Record:
     """Return the record of a container.
 
     :param network: None: the operator has removed it.
     :param project_id: project of the VM; empty: not known.
     """
-    created = datetime.fromtimestamp(one.created, UTC)
+    created = datetime.fromtimestamp(attachment.created, UTC)
     return Record(
-        id=one.instance_id,
+        id=attachment.instance_id,
         seed=seed,
         created_at=created,
         updated_at=created,
         project_id=project_id or None,
-        metadata=dump_document(_document(one, network)),
+        metadata=dump_document(_document(attachment, network)),
         derived=True,
     )
 
 
-def _document(one: Attachment, network: Network | None) -> dict[str, Any]:
-    name = one.labels.get(POD) or one.container
+def _document(attachment: Attachment, network: Network | None) -> dict[str, Any]:
+    name = attachment.labels.get(POD) or attachment.container
     # One label: a dot in a pod's name does not make the rest of it a domain.
     host = hostname_of(name.replace(".", "-"))
     gateway = network.gateway if network is not None else None
-    length = network.subnet.prefixlen if network is not None else one.ip.max_prefixlen
-    address = {"address": str(one.ip), "address_family": one.ip.version, "cidr": length}
+    length = network.subnet.prefixlen if network is not None else attachment.ip.max_prefixlen
+    address = {"address": str(attachment.ip), "address_family": attachment.ip.version, "cidr": length}
     if gateway is not None:
         address["gateway"] = str(gateway)
     return {
         "name": name,
         **({"hostname": host} if host else {}),
-        "meta": dict(one.labels),
-        "instance_tags": dict(one.labels),
+        "meta": dict(attachment.labels),
+        "instance_tags": dict(attachment.labels),
         "network": {
-            "interfaces": [{"name": one.ifname, "mac": one.mac}],
+            "interfaces": [{"name": attachment.ifname, "mac": attachment.mac}],
             "addresses": [{**address, "public": False}],
         },
     }

@@ -111,8 +111,8 @@ def _document(body: bytes, members: frozenset[str]) -> Mapping[str, Any]:
     except ValueError as error:
         refuse(400, "bad_request", f"The body is wrong: {error}")
     if not document.keys() <= members:
-        known = ", ".join(sorted(members))
-        refuse(400, "bad_request", f"The body has an unknown member; the members are {known}")
+        names = ", ".join(sorted(members))
+        refuse(400, "bad_request", f"The body has an unknown member; the members are {names}")
     return document
 
 
@@ -188,7 +188,7 @@ def _is_label(text: Any) -> bool:
 def _valid(value: Any) -> frozenset[tuple[str, str]]:
     if not isinstance(value, list) or not all(map(_is_entry, value)):
         raise ValueError("a list of objects, each with container and ifname")
-    return frozenset((one["container"], one["ifname"]) for one in value)
+    return frozenset((entry["container"], entry["ifname"]) for entry in value)
 
 
 def _is_entry(value: Any) -> bool:

@@ -157,17 +157,17 @@ class TrunkLoop:
             joined.resync |= resync
             return joined, first
 
-    def _lead(self, own_pass: _Pass) -> None:
-        trunk = own_pass.parent.port_id
+    def _lead(self, led: _Pass) -> None:
+        trunk = led.parent.port_id
         try:
             with self._alone.by(trunk, PATIENCE):
                 self._gather(trunk)
-                self._close(own_pass)
-                own_pass.errors = self._work(own_pass)
+                self._close(led)
+                led.errors = self._work(led)
         finally:
-            self._close(own_pass)
-            self._note(trunk, own_pass.requests)
-            own_pass.done.set()
+            self._close(led)
+            self._note(trunk, led.requests)
+            led.done.set()
 
     def _close(self, begun: _Pass) -> None:
         """Let later requests join the pass after this one."""
@@ -198,8 +198,8 @@ class TrunkLoop:
         ]
         lost = [row for row in rows if row.state is State.ACTIVE and row.id in begun.lost]
         errors = self._make(parent, waiting, lost)
-        there = {row.id for row in rows if row.state is not State.LEAVING}
-        for name in begun.requested - there:
+        standing = {row.id for row in rows if row.state is not State.LEAVING}
+        for name in begun.requested - standing:
             errors[name] = _deleted()
         self._log({name: errors[name] for name in errors.keys() - begun.requested})
         oldest = self._clock() - GIVE_UP

@@ -123,18 +123,18 @@ class LocalDriver:
             if cause:
                 raise _error(cause)
             self._refuse_vids(rows, trunk, attachments)
-            ends = [end for one in attachments for end in self._ends(one, trunk)]
+            ends = [end for attachment in attachments for end in self._ends(attachment, trunk)]
             here = [end for end in ends if end.bridge == self._bridge]
             if _create(rows, txn, here if inner else ends, trunk):
                 rows.root.increment("next_cfg")
 
         if self._await_checks is not None:
-            inner = [names_of(one.id)[0] for one in attachments]
+            inner = [names_of(attachment.id)[0] for attachment in attachments]
             self._run(partial(act, inner=True))
             self._await(inner, has_peers=False)
             self._await_checks(inner)
         self._run(act)
-        self._await([name for one in attachments for name in names_of(one.id)])
+        self._await([name for attachment in attachments for name in names_of(attachment.id)])
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         """Delete the ports of attachments, whole or half, in one transaction.
@@ -146,9 +146,9 @@ class LocalDriver:
             rows = Rows(idl)
             ends = [
                 rows.places[name]
-                for one in attachments
-                for name in names_of(one.id)
-                if name in rows.places and _id_of(rows.places[name].interface) == one.id
+                for attachment in attachments
+                for name in names_of(attachment.id)
+                if name in rows.places and _id_of(rows.places[name].interface) == attachment.id
             ]
             if ends:
                 _delete(ends)
@@ -209,20 +209,20 @@ class LocalDriver:
             "attached-mac": attachment.mac,
             KEY: attachment.id,
         }
-        own = {ADDRESS_KEY: str(attachment.ip)}
-        own |= {INSTANCE_KEY: attachment.instance_id} if attachment.instance_id else {}
+        checked = {ADDRESS_KEY: str(attachment.ip)}
+        checked |= {INSTANCE_KEY: attachment.instance_id} if attachment.instance_id else {}
         return (
-            _End(inner, self._bridge, outer, network.local_vlan or None, "", ids | own),
+            _End(inner, self._bridge, outer, network.local_vlan or None, "", ids | checked),
             _End(outer, trunk, inner, attachment.vid, "access", ids),
         )
 
     def _refuse_vids(self, rows: Rows, trunk: str, attachments: Iterable[Attachment]) -> None:
-        users = {one.tag: one for one in rows.on(trunk) if one.tag}
-        for one in attachments:
-            user = users.get(one.vid)
-            if user is not None and _id_of(user) != one.id:
+        users = {row.tag: row for row in rows.on(trunk) if row.tag}
+        for attachment in attachments:
+            user = users.get(attachment.vid)
+            if user is not None and _id_of(user) != attachment.id:
                 raise _error(
-                    f"VLAN id {one.vid} of the trunk is used by the port {user.name} of {trunk}"
+                    f"VLAN id {attachment.vid} of the trunk is used by the port {user.name} of {trunk}"
                 )
 
     def _found_in(self, rows: Rows) -> list[Found]:
@@ -234,19 +234,19 @@ class LocalDriver:
         return [self._found(rows, attachment, pair) for attachment, pair in ends.items()]
 
     def _found(self, rows: Rows, name: str, ends: Sequence[Interface]) -> Found:
-        outer = [one for one in ends if one.bridge != self._bridge]
+        outer = [end for end in ends if end.bridge != self._bridge]
         vid = outer[0].tag or 0 if len(outer) == 1 else 0
         if (
             len(ends) != 2
             or len(outer) != 1
-            or {ends[0].peer, ends[1].peer} != {one.name for one in ends}
+            or {ends[0].peer, ends[1].peer} != {end.name for end in ends}
         ):
             return Found(id=name, parent="", vid=vid)
-        checked = any(ADDRESS_KEY in one.external_ids for one in ends)
+        checked = any(ADDRESS_KEY in end.external_ids for end in ends)
         parents = [
-            one.external_ids.get("iface-id", "")
-            for one in rows.on(outer[0].bridge)
-            if one.peer.startswith(PARENT)
+            end.external_ids.get("iface-id", "")
+            for end in rows.on(outer[0].bridge)
+            if end.peer.startswith(PARENT)
         ]
         parent = parents[0] if len(parents) == 1 else ""
         # Without the address, of an earlier version, its source is not checked.

@@ -111,7 +111,7 @@ class NeutronNetworks(Mapping[str, Network]):
 
     def choose(self, chosen: Mapping[str, Chosen]) -> None:
         """Take the networks of another configuration."""
-        changed = {name for name, one in self._chosen.items() if chosen.get(name) != one}
+        changed = {name for name, current in self._chosen.items() if chosen.get(name) != current}
         self._chosen = dict(chosen)
         for name in changed:
             self.known.pop(name, None)
@@ -132,7 +132,7 @@ class NeutronNetworks(Mapping[str, Network]):
     def _read(self, name: str) -> None:
         self._asked[name] = self._clock()
         try:
-            found = self._ask(name, self._chosen[name])
+            network = self._ask(name, self._chosen[name])
         except ConfigError as error:
             # The operator's networks in Neutron have changed, or never were as configured.
             self.known.pop(name, None)
@@ -140,7 +140,7 @@ class NeutronNetworks(Mapping[str, Network]):
         except SourceError as error:
             self._warn(name, error)
         else:
-            self.known[name] = found
+            self.known[name] = network
             self._seldom.pop(name, None)
 
     def _ask(self, name: str, chosen: Chosen) -> Network:
@@ -202,9 +202,9 @@ def _wrong(name: str, option: str, value: str, cause: str) -> ConfigError:
 def _addresses(ports: list[Row], subnet_id: str) -> frozenset[IPv4Address]:
     """Return the addresses of a subnet that ports have which are no containers'."""
     return frozenset(
-        IPv4Address(one["ip_address"])
+        IPv4Address(address["ip_address"])
         for port in ports
         if not attachment_of(port)
-        for one in port.get("fixed_ips") or ()
-        if one.get("subnet_id") == subnet_id
+        for address in port.get("fixed_ips") or ()
+        if address.get("subnet_id") == subnet_id
     )

@@ -97,8 +97,8 @@ class NeutronDriver:
         with self._answered(parent.port_id):
             trunk = self._usable(parent.port_id)
             ports = self._ensure_ports(trunk, attachments)
-            self._ensure_subports(trunk, {ports[one.id]: one.vid for one in attachments})
-            self._wired.wait(parent, {ports[one.id]: one for one in attachments})
+            self._ensure_subports(trunk, {ports[attachment.id]: attachment.vid for attachment in attachments})
+            self._wired.wait(parent, {ports[attachment.id]: attachment for attachment in attachments})
             return ports
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
@@ -109,11 +109,11 @@ class NeutronDriver:
         """
         self._wired.forget(attachments)
         of_parent: dict[str, list[Attachment]] = {}
-        for one in attachments:
-            of_parent.setdefault(one.parent, []).append(one)
-        for parent, those in of_parent.items():
+        for attachment in attachments:
+            of_parent.setdefault(attachment.parent, []).append(attachment)
+        for parent, leaving in of_parent.items():
             with self._answered(parent):
-                self._remove(parent, those)
+                self._remove(parent, leaving)
 
     def has_mac(self, _parent: Parent, _mac: str, _network: Network) -> bool:
         """Return False: Neutron itself refuses a MAC that a port of the network has."""
@@ -125,24 +125,24 @@ class NeutronDriver:
         :raises AttachDriverError: when Neutron or OVSDB does not answer.
         """
         with self._answered():
-            vms = {one.id: one for one in self._neutron.parents(self._parents())}
+            vms = {vm.id: vm for vm in self._neutron.parents(self._parents())}
             ports = self._neutron.ports_of(vms)
-            trunks = {one.parent: one for one in self._neutron.trunks(vms)}
-        self._known = {one: known for one, known in self._known.items() if one in vms}
+            trunks = {trunk.parent: trunk for trunk in self._neutron.trunks(vms)}
+        self._known = {name: trunk for name, trunk in self._known.items() if name in vms}
         for parent, trunk in trunks.items():
             self._keep(parent, trunk)
         wired = self._wired.state()
-        found = list[Found]()
-        ours = set[str]()
+        result = list[Found]()
+        own_ports = set[str]()
         for port in ports:
             parent, name, port_id = parent_of(port), attachment_of(port), str(port["id"])
-            known = trunks.get(parent)
-            if port.get("project_id") not in _projects(vms[parent], known):
+            own_trunk = trunks.get(parent)
+            if port.get("project_id") not in _projects(vms[parent], own_trunk):
                 # Any tenant may give its ports that name.
                 continue
-            vid = known.subports.get(port_id, 0) if known is not None else 0
+            vid = own_trunk.subports.get(port_id, 0) if own_trunk is not None else 0
             whole = bool(vid) and wired.works(parent, name, port_id, vid)
-            found.append(
+            result.append(
                 Found(
                     id=name,
                     parent=parent,
@@ -152,17 +152,17 @@ class NeutronDriver:
                     shared=True,
                 )
             )
-            ours.add(port_id)
+            own_ports.add(port_id)
         for parent, trunk in trunks.items():
-            others = {vid for port, vid in trunk.subports.items() if port not in ours}
+            others = {vid for port, vid in trunk.subports.items() if port not in own_ports}
             others |= wired.others(parent)
-            found += [Found(id="", parent=parent, vid=vid) for vid in sorted(others)]
-        left = wired.left({one.id for one in found})
-        found += [
+            result += [Found(id="", parent=parent, vid=vid) for vid in sorted(others)]
+        left = wired.left({port.id for port in result})
+        result += [
             Found(id=name, parent=parent, vid=vid, whole=False, shared=True)
             for name, (parent, vid) in left.items()
         ]
-        return found
+        return result
 
     def ready(self, parent: Parent) -> str:
         """Return the cause for which a parent can get no attachments; empty: it can."""
@@ -177,21 +177,21 @@ class NeutronDriver:
     def _ensure_ports(self, trunk: Trunk, attachments: Sequence[Attachment]) -> dict[str, str]:
         """Return attachment → id of its port, after the missing ports have been created."""
         # An attachment that has just been chosen has no port yet, so that nothing is asked for.
-        there: dict[str, str] | None = None
-        if any(one.state is not State.WANTED for one in attachments):
-            there = self._existing(trunk, attachments)
-        missing = [one for one in attachments if one.id not in (there or {})]
+        existing: dict[str, str] | None = None
+        if any(attachment.state is not State.WANTED for attachment in attachments):
+            existing = self._existing(trunk, attachments)
+        missing = [attachment for attachment in attachments if attachment.id not in (existing or {})]
         try:
-            return {**(there or {}), **self._create(trunk, missing)}
+            return {**(existing or {}), **self._create(trunk, missing)}
         except SourceError as error:
             kind = error.fields.get("kind")
             if kind not in refusals.ADDRESS_TYPES | refusals.MAC_TYPES:
                 raise
-            if there is None:
-                there = self._existing(trunk, attachments)
-                missing = [one for one in attachments if one.id not in there]
-                if there:
-                    return {**there, **self._create_or_refuse(trunk, missing)}
+            if existing is None:
+                existing = self._existing(trunk, attachments)
+                missing = [attachment for attachment in attachments if attachment.id not in existing]
+                if existing:
+                    return {**existing, **self._create_or_refuse(trunk, missing)}
             raise self._address_taken(error, missing) from error
 
     def _create_or_refuse(self, trunk: Trunk, missing: Sequence[Attachment]) -> dict[str, str]:
@@ -203,31 +203,31 @@ class NeutronDriver:
     def _address_taken(self, error: SourceError, missing: Sequence[Attachment]) -> Exception:
         if error.fields.get("kind") not in refusals.ADDRESS_TYPES:
             return error
-        for name in {one.network for one in missing}:
+        for name in {attachment.network for attachment in missing}:
             self._networks.read_again(name)
         return refusals.taken("the address")
 
     def _create(self, trunk: Trunk, attachments: Sequence[Attachment]) -> dict[str, str]:
         if not attachments:
             return {}
-        rows = self._neutron.create([self._body(trunk, one) for one in attachments])
+        rows = self._neutron.create([self._body(trunk, attachment) for attachment in attachments])
         return {attachment_of(row): str(row["id"]) for row in rows}
 
-    def _body(self, trunk: Trunk, one: Attachment) -> dict[str, Any]:
-        chosen = self._networks.chosen(one.network)
-        address = {"subnet_id": chosen.subnet_id, "ip_address": str(one.ip)}
+    def _body(self, trunk: Trunk, attachment: Attachment) -> dict[str, Any]:
+        chosen = self._networks.chosen(attachment.network)
+        address = {"subnet_id": chosen.subnet_id, "ip_address": str(attachment.ip)}
         return {
-            "name": name_of(one.parent),
-            "description": f"{MARK}{one.id}",
+            "name": name_of(attachment.parent),
+            "description": f"{MARK}{attachment.id}",
             "project_id": trunk.project_id,
             "network_id": chosen.network_id,
             "fixed_ips": [address],
-            "mac_address": one.mac,
+            "mac_address": attachment.mac,
             **({"security_groups": list(chosen.groups)} if chosen.groups else {}),
         }
 
     def _existing(self, trunk: Trunk, attachments: Iterable[Attachment]) -> dict[str, str]:
-        by_id = {one.id: one for one in attachments}
+        by_id = {attachment.id: attachment for attachment in attachments}
         rows = self._neutron.ports_for(by_id)
         return {
             attachment_of(row): str(row["id"])
@@ -257,8 +257,8 @@ class NeutronDriver:
     # Removals
 
     def _remove(self, parent: str, attachments: Sequence[Attachment]) -> None:
-        ports = {one.port_id for one in attachments if one.port_id}
-        unnamed = [one.id for one in attachments if not one.port_id]
+        ports = {attachment.port_id for attachment in attachments if attachment.port_id}
+        unnamed = [attachment.id for attachment in attachments if not attachment.port_id]
         ports |= {str(row["id"]) for row in self._neutron.ports_for(unnamed)}
         if not ports:
             return
@@ -291,17 +291,17 @@ class NeutronDriver:
     # Trunks
 
     def _usable(self, parent: str) -> Trunk:
-        known = self._look(parent)
-        if known.trunk is None or known.cause:
-            raise AttachDriverError(cause=known.cause, whole=True)
-        return known.trunk
+        answer = self._look(parent)
+        if answer.trunk is None or answer.cause:
+            raise AttachDriverError(cause=answer.cause, whole=True)
+        return answer.trunk
 
     def _look(self, parent: str) -> _Known:
         """Return a parent's trunk, as Neutron has it or lately had it."""
-        known = self._known.get(parent)
-        if known is None or known.until <= self._clock():
+        answer = self._known.get(parent)
+        if answer is None or answer.until <= self._clock():
             return self._ask(parent)
-        return known
+        return answer
 
     def _ask(self, parent: str) -> _Known:
         return self._keep(parent, next(iter(self._neutron.trunks([parent])), None))
@@ -315,8 +315,8 @@ class NeutronDriver:
         elif not trunk.up:
             cause = refusals.DOWN
         until = self._clock() + (UNUSABLE if cause else FRESH)
-        known = self._known[parent] = _Known(trunk, cause, until)
-        return known
+        answer = self._known[parent] = _Known(trunk, cause, until)
+        return answer
 
     @contextmanager
     def _answered(self, parent: str = "") -> Iterator[None]:

@@ -70,21 +70,21 @@ class WiredState:
         """
         if parent in self.parents:
             return self.marks.get(attachment) == port_id
-        own = ListClaim(vid, attachment, port_id)
-        return vid in self.others(parent) or own in self.claims.get(parent, ())
+        entry = ListClaim(vid, attachment, port_id)
+        return vid in self.others(parent) or entry in self.claims.get(parent, ())
 
     def others(self, parent: str) -> frozenset[int]:
         """Return the VLAN ids of a VM for which other programs have entries."""
-        there = self.claims.get(parent, ())
-        return frozenset(one.vid for one in there if one.vid and not one.attachment)
+        entries = self.claims.get(parent, ())
+        return frozenset(entry.vid for entry in entries if entry.vid and not entry.attachment)
 
-    def left(self, known: Collection[str]) -> dict[str, tuple[str, int]]:
-        """Return the attachments with an entry, except the known ones → VM's port and VLAN id."""
+    def left(self, with_port: Collection[str]) -> dict[str, tuple[str, int]]:
+        """Return the attachments with an entry, except those with a port → VM's port and VLAN id."""
         return {
-            one.attachment: (parent, one.vid)
-            for parent, there in self.claims.items()
-            for one in there
-            if one.attachment and one.attachment not in known
+            entry.attachment: (parent, entry.vid)
+            for parent, entries in self.claims.items()
+            for entry in entries
+            if entry.attachment and entry.attachment not in with_port
         }
 
 
@@ -121,7 +121,7 @@ class WiredPorts:
 
         :raises AttachDriverError: as :meth:`ListEntries.remove`.
         """
-        self._entries.remove({one.id for one in attachments})
+        self._entries.remove({attachment.id for attachment in attachments})
 
     def state(self) -> WiredState:
         """Return which rows and entries of subports there are.
@@ -148,11 +148,11 @@ class WiredPorts:
 
     def _without_number(self, ports: Iterable[str]) -> list[str]:
         missing = _run(self._ovsdb, lambda idl, _txn: without_number(idl, map(row_of, ports)))
-        return [one for one in ports if row_of(one) in missing]
+        return [port for port in ports if row_of(port) in missing]
 
     def _inactive(self, ports: Iterable[str]) -> list[str]:
-        found = self._statuses(ports)
-        return [one for one in ports if found.get(one) != ACTIVE]
+        statuses = self._statuses(ports)
+        return [port for port in ports if statuses.get(port) != ACTIVE]
 
 
 def _mark(rows: Rows, ports: Ports) -> None:
@@ -213,7 +213,7 @@ class ListEntries:
             the VLAN id of one; when the list cannot be read, the VM's port is gone, or OVSDB does
             not answer.
         """
-        wanted = [_entry(port_id, one) for port_id, one in ports.items()]
+        wanted = [_entry(port_id, attachment) for port_id, attachment in ports.items()]
 
         def act(idl: Any, _txn: Any) -> None:
             rows = Rows(idl)
@@ -271,5 +271,5 @@ def _change(rows: Rows, row: Interface, change: Callable[[str], str]) -> None:
         raise AttachDriverError(cause=cause, **about) from error
 
 
-def _entry(port_id: str, one: Attachment) -> ListEntry:
-    return ListEntry(one.vid, port_id, instance_id=one.instance_id, mac=one.mac, attachment=one.id)
+def _entry(port_id: str, attachment: Attachment) -> ListEntry:
+    return ListEntry(attachment.vid, port_id, instance_id=attachment.instance_id, mac=attachment.mac, attachment=attachment.id)
