@@ -32,7 +32,7 @@ _OFF: Final = "attachments are off: set [attachments] enabled and restart dfmeta
 
 
 class AttachmentSource(Protocol):
-    """The engine of attachments, :class:`dfmeta.attach.engine.Engine`; its calls may block."""
+    """:class:`dfmeta.attach.engine.AttachmentEngine`; its calls may block."""
 
     def report(self) -> Sequence[Mapping[str, Any]]:
         """Return all attachments."""

@@ -17,22 +17,64 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from dfmeta.attach import answers, requests
-from dfmeta.attach.access import Access
-from dfmeta.attach.answers import NOT_HERE, ApiRefusalError, refuse, said
-from dfmeta.attach.audit import Audit
+from dfmeta.attach import documents
+from dfmeta.attach.audit import AttachmentAudit
+from dfmeta.attach.documents import NOT_HERE, ApiRefusalError, json_answer, refuse
 from dfmeta.attach.limits import Alone
 from dfmeta.attach.model import Attachment, Network, Parent, unknown_network
 from dfmeta.errors import AttachError
-from dfmeta.model import Answer, GuestRequest, Port
+from dfmeta.model import Answer, GuestRequest, Port, PortKind
 from dfmeta.store.guest.requests import split_path
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Ids of instances and projects that get attachments, in lower case."""
+
+    default: frozenset[str] = frozenset()
+    """For the networks without a list of their own. A VM whose row in OVSDB allows it
+    (:attr:`~dfmeta.model.Port.attachments`) has these networks as well."""
+    networks: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Network with a list of its own → that list, which counts alone."""
+
+    def allows(self, port: Port) -> bool:
+        """Return whether the VM at *port* gets attachments on any network."""
+        if not _is_vm(port):
+            return False
+        return port.attachments or _names(port, self.default.union(*self.networks.values()))
+
+    def opens(self, port: Port, network: str) -> bool:
+        """Return whether the VM at *port* gets attachments on that network."""
+        if not _is_vm(port):
+            return False
+        if network in self.networks:
+            return _names(port, self.networks[network])
+        return port.attachments or _names(port, self.default)
+
+
+def _is_vm(port: Port) -> bool:
+    """Return whether it is the untagged port of a VM: a container never gets attachments."""
+    return bool(
+        port.kind is not PortKind.SUBPORT and not port.vid and port.iface_id and port.instance_id
+    )
+
+
+def _names(port: Port, ids: frozenset[str]) -> bool:
+    """Return whether *ids* has the instance or the project of *port*.
+
+    An instance or project that a tenant may have named does not count
+    (:attr:`~dfmeta.model.Port.unverified`).
+    """
+    owners = {port.instance_id.lower(), port.project_id.lower()}
+    return not port.unverified and not owners.isdisjoint(ids)
+
 
 if TYPE_CHECKING:
     # A worker uses this module, and has no database.
-    from dfmeta.attach.engine import Engine
+    from dfmeta.attach.engine import AttachmentEngine
 
 HEADER: Final = "x-dfmeta-token"
 TTL_HEADER: Final = "x-dfmeta-token-ttl-seconds"
@@ -49,7 +91,7 @@ _TTL: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 _NO_CONTENT: Final = Answer(204, content_type="")
 
 
-class Tokens(Protocol):
+class TokenIssuer(Protocol):
     """Issues and verifies the API's own tokens."""
 
     def issue(self, port: Port, ttl: int) -> str:
@@ -62,7 +104,7 @@ class Tokens(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ApiCall:
     """A request, and the facts about it that are no part of it."""
 
     request: GuestRequest
@@ -87,15 +129,15 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ApiRoute:
     """A kind of request: a method of a path."""
 
     name: str
     """For the log."""
-    handler: Callable[[Api, Call, list[str]], Answer]
+    handler: Callable[[AttachmentApi, ApiCall, list[str]], Answer]
 
 
-class Api:
+class AttachmentApi:
     """Answers requests of VMs.
 
     :param networks: the engine's networks.
@@ -108,31 +150,31 @@ class Api:
 
     def __init__(
         self,
-        engine: Engine,
-        tokens: Tokens,
+        engine: AttachmentEngine,
+        tokens: TokenIssuer,
         networks: Mapping[str, Network],
         *,
         access: Access,
         quota: int,
         wait: Callable[[Port], int] = lambda port: 0,
         apart: Callable[[Callable[[], bytes]], bytes] = lambda work: work(),
-        audit: Audit | None = None,
+        audit: AttachmentAudit | None = None,
     ) -> None:
         self._engine, self._tokens, self._networks = engine, tokens, networks
         self.access, self.quota = access, quota
         self._wait, self._apart = wait, apart
         self._alone = Alone("another list of the VM")
-        self._audit = audit or Audit()
+        self._audit = audit or AttachmentAudit()
 
     def allows(self, port: Port) -> bool:
         """Return whether the VM at *port* gets attachments."""
         return self.access.allows(port)
 
-    def refuse(self, call: Call) -> Answer | None:
+    def refuse(self, call: ApiCall) -> Answer | None:
         """Return the answer to a request that its head alone condemns; None: it goes on."""
         return self._in_words(call, lambda: self._check(call))
 
-    def answer(self, call: Call) -> Answer:
+    def answer(self, call: ApiCall) -> Answer:
         """Answer a request that :meth:`refuse` lets go on, with its whole body.
 
         May block, as the engine does. The request is checked again: the port may have changed while
@@ -141,18 +183,18 @@ class Api:
         answer = self._in_words(call, lambda: self._check(call) or self._do(call))
         return answer or NOT_HERE
 
-    def _in_words(self, call: Call, act: Callable[[], Answer | None]) -> Answer | None:
+    def _in_words(self, call: ApiCall, act: Callable[[], Answer | None]) -> Answer | None:
         try:
             return act()
         except ApiRefusalError as refused:
             answer, error = refused.answer, _word(refused.answer)
         except AttachError as failed:
-            answer, error = answers.failed(failed), str(failed)
+            answer, error = documents.failed(failed), str(failed)
         if answer is not NOT_HERE:
             self._audit.refused(call.port, _name(call), answer.status, error)
         return answer
 
-    def _check(self, call: Call) -> Answer | None:
+    def _check(self, call: ApiCall) -> Answer | None:
         """Check everything but the path's names and the body.
 
         :raises ApiRefusalError: with the answer to a refused request.
@@ -177,7 +219,7 @@ class Api:
                 refuse(401, "token", message, ("WWW-Authenticate", "Bearer"))
         return None
 
-    def _do(self, call: Call) -> Answer:
+    def _do(self, call: ApiCall) -> Answer:
         methods, segments = _routes(call.request.path), _segments(call.request.path)
         if methods is not _TOKEN_ROUTES:
             seconds = self._wait(call.port)
@@ -190,49 +232,51 @@ class Api:
 
     # Requests
 
-    def _token(self, call: Call, _names: list[str]) -> Answer:
+    def _token(self, call: ApiCall, _names: list[str]) -> Answer:
         written = call.request.headers.get(TTL_HEADER, "")
         ttl = int(written) if _TTL.fullmatch(written) else 0
         if not 1 <= ttl <= TTL_MAX:
-            requests.bad(f"The header {TTL_HEADER}", f"a number from 1 to {TTL_MAX}")
+            documents.bad(f"The header {TTL_HEADER}", f"a number from 1 to {TTL_MAX}")
         token = self._tokens.issue(call.port, ttl)
         headers = ((TTL_HEADER, str(ttl)), ("Cache-Control", "no-store"))
         return Answer(200, token.encode(), "text/plain", headers)
 
-    def _status(self, call: Call, _names: list[str]) -> Answer:
+    def _status(self, call: ApiCall, _names: list[str]) -> Answer:
         with self._alone.by(call.port.iface_id, PATIENCE):
             now = self._engine.status(call.parent)
-        networks = tuple(network for network in now.networks if self.access.opens(call.port, network.name))
-        return said(200, answers.status(replace(now, networks=networks)))
+        networks = tuple(
+            network for network in now.networks if self.access.opens(call.port, network.name)
+        )
+        return json_answer(200, documents.status(replace(now, networks=networks)))
 
-    def _list(self, call: Call, _names: list[str]) -> Answer:
+    def _list(self, call: ApiCall, _names: list[str]) -> Answer:
         with self._alone.by(call.port.iface_id, PATIENCE):
             attachments = self._engine.listed(call.parent)
             networks = dict(self._networks)
 
             def body() -> bytes:
                 mac = call.port.mac
-                rows = [answers.attachment(row, networks, parent_mac=mac) for row in attachments]
-                return answers.encoded({"attachments": rows})
+                rows = [documents.attachment(row, networks, parent_mac=mac) for row in attachments]
+                return documents.encoded({"attachments": rows})
 
-            return Answer(200, self._apart(body), content_type=answers.JSON)
+            return Answer(200, self._apart(body), content_type=documents.JSON)
 
-    def _get(self, call: Call, names: list[str]) -> Answer:
+    def _get(self, call: ApiCall, names: list[str]) -> Answer:
         attachment = self._engine.get(call.parent, *_named(names))
         if attachment is None:
             raise ApiRefusalError(NOT_HERE)
-        return said(200, self._document(call, attachment))
+        return json_answer(200, self._document(call, attachment))
 
-    def _put(self, call: Call, names: list[str]) -> Answer:
-        wanted = requests.wanted(*_named(names), call.request.body)
+    def _put(self, call: ApiCall, names: list[str]) -> Answer:
+        wanted = documents.wanted(*_named(names), call.request.body)
         if not self.access.opens(call.port, wanted.network):
             raise unknown_network(wanted.network)
         made, new = self._engine.attach(call.parent, wanted)
         if new:
             self._audit.changed("added", call.port, made)
-        return said(201 if new else 200, self._document(call, made))
+        return json_answer(201 if new else 200, self._document(call, made))
 
-    def _delete(self, call: Call, names: list[str]) -> Answer:
+    def _delete(self, call: ApiCall, names: list[str]) -> Answer:
         container, ifname = _named(names)
         attachment = self._engine.get(call.parent, container, ifname)
         self._engine.detach(call.parent, container, ifname, gone=call.request.query == GONE)
@@ -240,28 +284,27 @@ class Api:
             self._audit.changed("deleted", call.port, attachment)
         return _NO_CONTENT
 
-    def _collect(self, call: Call, _names: list[str]) -> Answer:
-        network, owner, valid = requests.collection(call.request.body)
+    def _collect(self, call: ApiCall, _names: list[str]) -> Answer:
+        network, owner, valid = documents.collection(call.request.body)
         removed = self._engine.collect(call.parent, network, owner, valid)
         if removed:
             self._audit.collected(call.port, network, removed)
-        return said(200, {"removed": removed})
+        return json_answer(200, {"removed": removed})
 
-    def _document(self, call: Call, attachment: Attachment) -> dict[str, object]:
-        return answers.attachment(attachment, self._networks, parent_mac=call.port.mac)
+    def _document(self, call: ApiCall, attachment: Attachment) -> dict[str, object]:
+        return documents.attachment(attachment, self._networks, parent_mac=call.port.mac)
 
 
-_TOKEN_ROUTES: Final[Mapping[str, Route]] = {"PUT": Route("token", Api._token)}
-_ROUTES: Final[Mapping[tuple[str, int], Mapping[str, Route]]] = {
+_TOKEN_ROUTES: Final[Mapping[str, ApiRoute]] = {"PUT": ApiRoute("token", AttachmentApi._token)}
+_ROUTES: Final[Mapping[tuple[str, int], Mapping[str, ApiRoute]]] = {
     ("token", 0): _TOKEN_ROUTES,
-    ("status", 0): {"GET": Route("status", Api._status), "HEAD": Route("status", Api._status)},
-    ("gc", 0): {"POST": Route("garbage collection", Api._collect)},
-    ("attachments", 0): {"GET": Route("list", Api._list), "HEAD": Route("list", Api._list)},
+    ("status", 0): dict.fromkeys(("GET", "HEAD"), ApiRoute("status", AttachmentApi._status)),
+    ("gc", 0): {"POST": ApiRoute("garbage collection", AttachmentApi._collect)},
+    ("attachments", 0): dict.fromkeys(("GET", "HEAD"), ApiRoute("list", AttachmentApi._list)),
     ("attachments", 2): {
-        "GET": Route("attachment", Api._get),
-        "HEAD": Route("attachment", Api._get),
-        "PUT": Route("attachment", Api._put),
-        "DELETE": Route("attachment", Api._delete),
+        **dict.fromkeys(("GET", "HEAD"), ApiRoute("attachment", AttachmentApi._get)),
+        "PUT": ApiRoute("attachment", AttachmentApi._put),
+        "DELETE": ApiRoute("attachment", AttachmentApi._delete),
     },
 }
 """First segment below /dfmeta/v1, and number of the segments after it → method → kind."""
@@ -285,8 +328,8 @@ def body_max(request: GuestRequest, quota: int) -> int:
         garbage collection.
     """
     if _segments(request.path) == ["gc"]:
-        return max(requests.BODY_MAX, requests.ENTRY_MAX * quota)
-    return requests.BODY_MAX
+        return max(documents.BODY_MAX, documents.ENTRY_MAX * quota)
+    return documents.BODY_MAX
 
 
 def _segments(path: str) -> list[str]:
@@ -295,7 +338,7 @@ def _segments(path: str) -> list[str]:
     return segments[len(_ROOT) :] if segments[: len(_ROOT)] == _ROOT else []
 
 
-def _routes(path: str) -> Mapping[str, Route]:
+def _routes(path: str) -> Mapping[str, ApiRoute]:
     segments = _segments(path)
     return _ROUTES.get((segments[0], len(segments) - 1), {}) if segments else {}
 
@@ -306,14 +349,14 @@ def _named(names: list[str]) -> tuple[str, str]:
     :raises ApiRefusalError: when they have not their form.
     """
     container, ifname = names
-    if not requests.is_container(container):
-        requests.bad("The container's id", "up to 128 letters, digits and _.- (CNI)")
-    if not requests.is_ifname(ifname):
-        requests.bad("The device's name", "up to 15 visible characters without / : and %")
+    if not documents.is_container(container):
+        documents.bad("The container's id", "up to 128 letters, digits and _.- (CNI)")
+    if not documents.is_ifname(ifname):
+        documents.bad("The device's name", "up to 15 visible characters without / : and %")
     return container, ifname
 
 
-def _name(call: Call) -> str:
+def _name(call: ApiCall) -> str:
     """Return method and kind of a request, in words of our own."""
     route = _routes(call.request.path).get(call.request.method)
     return f"{call.request.method} {route.name}" if route is not None else "a request"

@@ -24,7 +24,7 @@ PORTS: Final = 1024
 """Ports whose lines are counted; the one that was refused first is forgotten first."""
 
 
-class Audit:
+class AttachmentAudit:
     """Writes the lines of the audit.
 
     :param clock: monotonic seconds.
@@ -62,7 +62,7 @@ class Audit:
         """Note a refused request.
 
         :param what: method and kind of the request, none of the guest's own text.
-        :param error: its word, see :func:`dfmeta.attach.answers.refusal`.
+        :param error: its word, see :func:`dfmeta.attach.documents.refusal`.
         """
         seldom = self._seldom.get(port.row)
         if seldom is None:

@@ -19,13 +19,13 @@ from dfmeta.attach.choice import Choice, mac_in_use
 from dfmeta.attach.limits import Rate
 from dfmeta.attach.model import (
     Attachment,
-    Driver,
+    AttachmentDriver,
+    AttachmentLimits,
+    AttachmentRequest,
+    AttachmentState,
+    AttachmentStatus,
     Network,
     Parent,
-    Settings,
-    State,
-    Status,
-    Wanted,
     to_attachment,
     to_parent,
     to_report,
@@ -43,8 +43,6 @@ from dfmeta.errors import (
 )
 from dfmeta.runtime import clock
 from dfmeta.store.db.attachments import Attachments
-
-__all__ = ["Engine", "Settings", "Status"]
 
 LOG = logging.getLogger(__name__)
 
@@ -68,7 +66,7 @@ def _database() -> Iterator[None]:
         raise AttachDriverError(cause="the database of attachments does not answer") from error
 
 
-class Engine:
+class AttachmentEngine:
     """Gives the containers of this host's VMs their attachments.
 
     All methods may block, and may be called from several green threads at once.
@@ -87,9 +85,9 @@ class Engine:
     def __init__(
         self,
         attachments: Attachments,
-        driver: Driver,
+        driver: AttachmentDriver,
         networks: Mapping[str, Network],
-        settings: Settings,
+        settings: AttachmentLimits,
         *,
         host: str,
         clock: Callable[[], float] = clock.wall,
@@ -112,7 +110,7 @@ class Engine:
             attachments, self._loop, settings, host=host, clock=clock, present=present
         )
 
-    def take(self, settings: Settings) -> None:
+    def take(self, settings: AttachmentLimits) -> None:
         """Take another quota and rate; everything else stays as it was at the start."""
         self._settings = dataclasses.replace(
             self._settings, quota=settings.quota, rate=settings.rate
@@ -120,7 +118,7 @@ class Engine:
         self._rate = Rate(settings.rate, self._clock)
         self._choice = Choice(self._settings)
 
-    def attach(self, parent: Parent, wanted: Wanted) -> tuple[Attachment, bool]:
+    def attach(self, parent: Parent, wanted: AttachmentRequest) -> tuple[Attachment, bool]:
         """Return the attachment of a container's interface once its data plane stands.
 
         A repeated request returns the same attachment.
@@ -141,7 +139,7 @@ class Engine:
             metrics.ATTACH_SECONDS.labels(outcome).observe(clock.now() - began)
         return made, new
 
-    def _attach(self, parent: Parent, wanted: Wanted) -> tuple[Attachment, bool]:
+    def _attach(self, parent: Parent, wanted: AttachmentRequest) -> tuple[Attachment, bool]:
         taken: AttachError | None = None
         with _database():
             for _round in range(_ROUNDS):
@@ -159,7 +157,7 @@ class Engine:
                 if attachment is None and wanted.mac:
                     self._check_mac(parent, network, wanted.mac)
                 row, created = self._reserve(parent, network, wanted)
-                if row.state is State.LEAVING or row.vid in wanted.avoid:
+                if row.state is AttachmentState.LEAVING or row.vid in wanted.avoid:
                     continue
                 _check_network(row, wanted)
                 try:
@@ -180,7 +178,12 @@ class Engine:
         """
         with _database():
             return next(
-                (attachment for attachment in self._standing(parent) if _is(attachment, container, ifname)), None
+                (
+                    attachment
+                    for attachment in self._standing(parent)
+                    if _is(attachment, container, ifname)
+                ),
+                None,
             )
 
     def listed(self, parent: Parent) -> list[Attachment]:
@@ -211,7 +214,7 @@ class Engine:
         """Remove the attachments of one owner on one network that are not in *valid*.
 
         :param valid: pairs of container and interface name that stay.
-        :returns: how many leave; none that is younger than :attr:`Settings.gc_min_age`.
+        :returns: how many leave; none that is younger than :attr:`AttachmentLimits.gc_min_age`.
         :raises AttachDriverError: the database failed.
         """
         oldest = self._clock() - self._settings.gc_min_age
@@ -228,7 +231,7 @@ class Engine:
                 self._remove(parent)
             return left
 
-    def status(self, parent: Parent) -> Status:
+    def status(self, parent: Parent) -> AttachmentStatus:
         """Return the numbers of a VM, and whether it can get attachments.
 
         A database that fails is a cause, and no error.
@@ -244,7 +247,7 @@ class Engine:
             used, free = len(rows), left
         except AttachError as error:
             cause = error.cause
-        return Status(
+        return AttachmentStatus(
             ready=not cause,
             cause=cause,
             used=used,
@@ -291,7 +294,11 @@ class Engine:
         attachments = self.everything()
         with _database():
             trunks = {row["parent"]: row for row in self._attachments.trunks()}
-        return [to_report(attachment, trunks[attachment.parent]) for attachment in attachments if attachment.parent in trunks]
+        return [
+            to_report(attachment, trunks[attachment.parent])
+            for attachment in attachments
+            if attachment.parent in trunks
+        ]
 
     def dismiss(self, attachment: str) -> bool:
         """Remove an attachment by its id, of any host; return whether there was one.
@@ -320,7 +327,7 @@ class Engine:
         before = {row.id for row in self._ours()}
         self.tidy()
         after = self._ours()
-        waiting = [row for row in after if row.state is not State.ACTIVE]
+        waiting = [row for row in after if row.state is not AttachmentState.ACTIVE]
         return {"removed": len(before - {row.id for row in after}), "waiting": len(waiting)}
 
     def _ours(self) -> list[Attachment]:
@@ -330,7 +337,7 @@ class Engine:
         with self._resync_alone:
             self._resync.run(restart=restart)
         rows = self._ours()
-        for state in State:
+        for state in AttachmentState:
             metrics.ATTACHMENTS.labels(state.value).set(sum(row.state is state for row in rows))
         trunks: dict[str, list[Attachment]] = {}
         for row in rows:
@@ -362,13 +369,13 @@ class Engine:
 
     def _standing(self, parent: Parent) -> list[Attachment]:
         rows = self._loop.rows(parent.port_id)
-        return [row for row in rows if row.state is not State.LEAVING]
+        return [row for row in rows if row.state is not AttachmentState.LEAVING]
 
     def _works(self, attachment: Attachment) -> bool:
-        return attachment.state is State.ACTIVE and attachment.host == self._host
+        return attachment.state is AttachmentState.ACTIVE and attachment.host == self._host
 
     def _clear(
-        self, parent: Parent, wanted: Wanted, rows: Sequence[Attachment]
+        self, parent: Parent, wanted: AttachmentRequest, rows: Sequence[Attachment]
     ) -> Attachment | None:
         """Return the attachment of a request, after those in its way have left.
 
@@ -384,7 +391,11 @@ class Engine:
         ]
         previous = next((row for row in rows if _is(row, wanted.container, wanted.ifname)), None)
         left = self._attachments.leave(old, 0.0, now)
-        if previous is not None and previous.id not in old and previous.state is not State.LEAVING:
+        if (
+            previous is not None
+            and previous.id not in old
+            and previous.state is not AttachmentState.LEAVING
+        ):
             _check_network(previous, wanted)
             if previous.vid not in wanted.avoid:
                 if left:
@@ -406,7 +417,9 @@ class Engine:
         except AttachDriverError as error:
             LOG.warning("attachments of %s leave later: %s", parent.port_name, error.line)
 
-    def _reserve(self, parent: Parent, network: Network, wanted: Wanted) -> tuple[Attachment, bool]:
+    def _reserve(
+        self, parent: Parent, network: Network, wanted: AttachmentRequest
+    ) -> tuple[Attachment, bool]:
         """Return the committed row of a request, and whether it is new."""
         now = self._clock()
         avoid = dict.fromkeys(wanted.avoid, now + self._settings.rest_unknown)
@@ -438,8 +451,8 @@ class Engine:
 
     def _renewed(self, row: Attachment) -> Attachment:
         """Return a row whose data plane stands, with the name of its port."""
-        if row.port_id and row.state is not State.ACTIVE:
-            return dataclasses.replace(row, state=State.ACTIVE, changed=self._clock())
+        if row.port_id and row.state is not AttachmentState.ACTIVE:
+            return dataclasses.replace(row, state=AttachmentState.ACTIVE, changed=self._clock())
         rows = self._loop.rows(row.parent)
         return next((current for current in rows if current.id == row.id), row)
 
@@ -448,7 +461,7 @@ def _is(attachment: Attachment, container: str, ifname: str) -> bool:
     return (attachment.container, attachment.ifname) == (container, ifname)
 
 
-def _check_network(attachment: Attachment, wanted: Wanted) -> None:
+def _check_network(attachment: Attachment, wanted: AttachmentRequest) -> None:
     if attachment.network != wanted.network:
         raise AttachConflictError(
             cause=f"{wanted.ifname} of this container is on the network {attachment.network!r}"

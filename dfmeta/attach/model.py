@@ -5,8 +5,8 @@ and a MAC on a network. Its key is the trunk, the container and the name of the 
 repeated request names the same attachment, and a late request to delete an old container never
 names a new one.
 
-Trust: :class:`Wanted` comes from a guest and has been checked for form only. :class:`Parent` comes
-from the registry. :class:`Network` comes from the operator.
+Trust: :class:`AttachmentRequest` comes from a guest and has been checked for form only.
+:class:`Parent` comes from the registry. :class:`Network` comes from the operator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_PARENT: Final = ("port_name", "instance_id", "project_id", "mac")
 """Values that a parent and the row of its trunk have under one name."""
 
 
-class State(enum.StrEnum):
+class AttachmentState(enum.StrEnum):
     """State of an attachment. A state is committed before the data plane changes."""
 
     WANTED = "wanted"
@@ -67,7 +67,7 @@ class Network:
     taken: frozenset[IPv4Address] = frozenset()
     """Addresses of devices that are no attachments. Of the driver ``neutron``."""
     quota: int | None = None
-    """Maximum number of attachments of one VM on this network; None: :attr:`Settings.quota`
+    """Maximum number of attachments of one VM on this network; None: :attr:`AttachmentLimits.quota`
     alone."""
 
 
@@ -77,7 +77,7 @@ def unknown_network(name: str) -> AttachNetworkError:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class AttachmentRequest:
     """A request for an attachment."""
 
     container: str
@@ -116,7 +116,7 @@ class Attachment:
     port_id: str
     """The iface-id of its port; empty: the driver has not given it yet."""
     boot_id: str
-    state: State
+    state: AttachmentState
     created: float
     """Seconds of Unix time."""
     changed: float
@@ -145,7 +145,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class AttachmentLimits:
     """Limits of the attachments of each VM. Times are in seconds."""
 
     vids: range = range(2, 4001)
@@ -167,7 +167,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class AttachmentStatus:
     """The attachments of a VM in numbers."""
 
     ready: bool
@@ -183,7 +183,7 @@ class Status:
     """All networks, by name."""
 
 
-class Driver(Protocol):
+class AttachmentDriver(Protocol):
     """Makes attachments real. Each call may block, and changes nothing when repeated.
 
     :raises AttachDriverError: the data plane did not answer or refused; nothing is known about the
@@ -225,7 +225,7 @@ def to_attachment(row: Mapping[str, Any]) -> Attachment:
     return Attachment(
         parent=values.pop("trunk"),
         ip=IPv4Address(values.pop("ip")),
-        state=State(values.pop("state")),
+        state=AttachmentState(values.pop("state")),
         labels=json.loads(values.pop("labels")),
         **values,
     )

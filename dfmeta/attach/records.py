@@ -26,7 +26,7 @@ POD: Final = "K8S_POD_NAME"
 """Label with the name of a container's pod, from the CNI plugin's arguments."""
 
 
-class Records:
+class ContainerRecords:
     """Returns the records of containers.
 
     :param networks: the operator's networks, by name; may change meanwhile.
@@ -49,10 +49,14 @@ class Records:
         row, project_id = stored
         attachment = to_attachment(row)
         seed = hmac.digest(self._key, attachment.id.encode(), hashlib.sha256)
-        return record(attachment, self._networks.get(attachment.network), project_id=project_id, seed=seed)
+        return record(
+            attachment, self._networks.get(attachment.network), project_id=project_id, seed=seed
+        )
 
 
-def record(attachment: Attachment, network: Network | None, *, project_id: str, seed: bytes) -> Record:
+def record(
+    attachment: Attachment, network: Network | None, *, project_id: str, seed: bytes
+) -> Record:
     """Return the record of a container.
 
     :param network: None: the operator has removed it.
@@ -76,7 +80,11 @@ def _document(attachment: Attachment, network: Network | None) -> dict[str, Any]
     host = hostname_of(name.replace(".", "-"))
     gateway = network.gateway if network is not None else None
     length = network.subnet.prefixlen if network is not None else attachment.ip.max_prefixlen
-    address = {"address": str(attachment.ip), "address_family": attachment.ip.version, "cidr": length}
+    address = {
+        "address": str(attachment.ip),
+        "address_family": attachment.ip.version,
+        "cidr": length,
+    }
     if gateway is not None:
         address["gateway"] = str(gateway)
     return {

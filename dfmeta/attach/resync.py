@@ -13,9 +13,9 @@ from ipaddress import IPv4Address
 
 from dfmeta.attach.model import (
     Attachment,
+    AttachmentLimits,
+    AttachmentState,
     Found,
-    Settings,
-    State,
     to_attachment,
     to_parent,
 )
@@ -38,7 +38,7 @@ class Resync:
         self,
         attachments: Attachments,
         loop: TrunkLoop,
-        settings: Settings,
+        settings: AttachmentLimits,
         *,
         host: str,
         clock: Callable[[], float],
@@ -70,10 +70,14 @@ class Resync:
         if ports is not None:
             # A port without its parent is half of a pair.
             whole = {port.id for port in ports if port.parent and port.whole}
-            lost = {row.id for row in rows if row.state is State.ACTIVE and row.id not in whole}
+            lost = {
+                row.id
+                for row in rows
+                if row.state is AttachmentState.ACTIVE and row.id not in whole
+            }
         for trunk in trunks:
             of_trunk = [row for row in rows if row.parent == trunk["parent"]]
-            if any(row.state is not State.ACTIVE or row.id in lost for row in of_trunk):
+            if any(row.state is not AttachmentState.ACTIVE or row.id in lost for row in of_trunk):
                 self._run_loop(trunk, {row.id for row in of_trunk} & lost)
         if ports is not None:
             self._remove_orphans(ports)
@@ -157,7 +161,7 @@ def _nameless(port: Found) -> Attachment:
         ip=IPv4Address(0),
         port_id="",
         boot_id="",
-        state=State.LEAVING,
+        state=AttachmentState.LEAVING,
         created=0.0,
         changed=0.0,
     )

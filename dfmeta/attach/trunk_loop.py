@@ -29,7 +29,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dfmeta.attach.limits import Alone
-from dfmeta.attach.model import Attachment, Driver, Parent, Settings, State, to_attachment
+from dfmeta.attach.model import (
+    Attachment,
+    AttachmentDriver,
+    AttachmentLimits,
+    AttachmentState,
+    Parent,
+    to_attachment,
+)
 from dfmeta.errors import AttachDriverError, AttachError
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import Seldom
@@ -45,8 +52,8 @@ RECENT: Final = 1.0
 """Seconds for which the requests of a VM count as a burst: its clients send the next ones."""
 GIVE_UP: Final = 300.0
 """Seconds after which a row leaves that no request waits for, and that cannot be made."""
-_WAITING: Final = (State.WANTED, State.MADE)
-_STANDING: Final = (State.WANTED.value, State.MADE.value, State.ACTIVE.value)
+_WAITING: Final = (AttachmentState.WANTED, AttachmentState.MADE)
+_STANDING: Final = (*_WAITING, AttachmentState.ACTIVE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,8 +84,8 @@ class TrunkLoop:
     def __init__(
         self,
         attachments: Attachments,
-        driver: Driver,
-        settings: Settings,
+        driver: AttachmentDriver,
+        settings: AttachmentLimits,
         *,
         clock: Callable[[], float] = clock.wall,
         burst: float = 0.0,
@@ -107,7 +114,7 @@ class TrunkLoop:
         :raises StoreError: the database failed.
         """
         # The VM has moved to this host with an active row.
-        lost = {row.id} if row.state is State.ACTIVE else ()
+        lost = {row.id} if row.state is AttachmentState.ACTIVE else ()
         errors = self.run(parent, requested={row.id}, lost=lost)
         if row.id in errors:
             raise errors[row.id]
@@ -196,9 +203,9 @@ class TrunkLoop:
             for row in rows
             if row.state in _WAITING and (begun.resync or row.id in begun.requested)
         ]
-        lost = [row for row in rows if row.state is State.ACTIVE and row.id in begun.lost]
+        lost = [row for row in rows if row.state is AttachmentState.ACTIVE and row.id in begun.lost]
         errors = self._make(parent, waiting, lost)
-        standing = {row.id for row in rows if row.state is not State.LEAVING}
+        standing = {row.id for row in rows if row.state is not AttachmentState.LEAVING}
         for name in begun.requested - standing:
             errors[name] = _deleted()
         self._log({name: errors[name] for name in errors.keys() - begun.requested})
@@ -217,21 +224,21 @@ class TrunkLoop:
     ) -> dict[str, AttachError]:
         """Create the ports of rows that wait, and those of active rows again."""
         # With a VM that moves, another host may make the same rows active at the same time.
-        made = self._move(waiting, State.MADE)
+        made = self._move(waiting, AttachmentState.MADE)
         errors = self._each(lambda some: self._drive(parent, some), [*made, *lost])
-        active = self._move([row for row in made if row.id not in errors], State.ACTIVE)
+        active = self._move([row for row in made if row.id not in errors], AttachmentState.ACTIVE)
         ended = {row.id for row in active} | errors.keys()
         return errors | {row.id: _deleted() for row in waiting if row.id not in ended}
 
     def _remove(self, rows: Iterable[Attachment]) -> None:
         """Delete the ports of those rows that leave, and then these rows."""
-        leaving = [row for row in rows if row.state is State.LEAVING]
+        leaving = [row for row in rows if row.state is AttachmentState.LEAVING]
         errors = self._each(self.driver.remove, leaving)
         gone = [row.id for row in leaving if row.id not in errors]
         self._attachments.free(gone, self._clock())
         self._log(errors)
 
-    def _move(self, rows: Sequence[Attachment], after: State) -> list[Attachment]:
+    def _move(self, rows: Sequence[Attachment], after: AttachmentState) -> list[Attachment]:
         """Commit another state of those rows that do not leave, and return these."""
         ids = [row.id for row in rows]
         moved = self._attachments.move(ids, _STANDING, after.value, self._clock())

@@ -42,7 +42,7 @@ from dfmeta.wiring.backends import (
 from dfmeta.wiring.haproxy import make_setup
 
 if TYPE_CHECKING:
-    from dfmeta.attach.engine import Engine as AttachEngine
+    from dfmeta.attach.engine import AttachmentEngine as AttachEngine
     from dfmeta.wiring.attachments import Attaching
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
 
-from dfmeta.attach.answers import NOT_HERE, TOO_LARGE, failed
-from dfmeta.attach.api import Api, Call, body_max, is_listing
+from dfmeta.attach.api import ApiCall, AttachmentApi, body_max, is_listing
+from dfmeta.attach.documents import NOT_HERE, TOO_LARGE, failed
 from dfmeta.errors import AttachDriverError, BadRequestError
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.identity.registry import Claim, Registry
@@ -53,7 +53,7 @@ class Attachments(Protocol):
 class Local:
     """The API in the daemon; see :class:`Attachments`."""
 
-    def __init__(self, api: Api, registry: Registry) -> None:
+    def __init__(self, api: AttachmentApi, registry: Registry) -> None:
         self._api, self._registry = api, registry
 
     def allows(self, claim: Claim) -> bool:
@@ -95,15 +95,17 @@ class Local:
             return None
         return self._registry.port_at(claim.caller)
 
-    def _call(self, exchange: Exchange[Claim]) -> Call:
+    def _call(self, exchange: Exchange[Claim]) -> ApiCall:
         port = self._port(exchange.claim)
         if port is None:
             raise Abandoned("changed")
         return _call(exchange.request, port, exchange.source_port)
 
 
-def _call(request: GuestRequest, port: Port, source_port: int) -> Call:
-    return Call(request=request, port=port, source_port=source_port, forwarded=passed_on(request))
+def _call(request: GuestRequest, port: Port, source_port: int) -> ApiCall:
+    return ApiCall(
+        request=request, port=port, source_port=source_port, forwarded=passed_on(request)
+    )
 
 
 def is_ours(path: str) -> bool:

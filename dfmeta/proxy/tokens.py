@@ -144,7 +144,7 @@ class Tokens(_Tokens[Identity]):
 
 
 class AttachmentTokens(_Tokens[Port]):
-    """The tokens of the API of attachments, see :class:`dfmeta.attach.api.Tokens`.
+    """The tokens of the API of attachments, see :class:`dfmeta.attach.api.TokenIssuer`.
 
     A token is for the instance at a port, for as long as the port's row exists: a port that is
     created again, for the same instance or for another, needs a new one. It outlives the daemon.

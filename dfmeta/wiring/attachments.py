@@ -11,16 +11,15 @@ from uuid import UUID
 
 from oslo_config import cfg
 
-from dfmeta.attach.access import Access
-from dfmeta.attach.addresses import capacity
-from dfmeta.attach.api import Api
+from dfmeta.attach.api import Access, AttachmentApi
+from dfmeta.attach.choice import capacity
 from dfmeta.attach.drivers.local import LocalDriver
 from dfmeta.attach.drivers.networks import Chosen, NeutronNetworks
 from dfmeta.attach.drivers.neutron import NeutronDriver
 from dfmeta.attach.drivers.wired import WiredPorts
-from dfmeta.attach.engine import Engine, name_of_port
-from dfmeta.attach.model import Network, Settings
-from dfmeta.attach.records import Records
+from dfmeta.attach.engine import AttachmentEngine, name_of_port
+from dfmeta.attach.model import AttachmentLimits, Network
+from dfmeta.attach.records import ContainerRecords
 from dfmeta.conf import attachments as options
 from dfmeta.conf.metadata import keys_of
 from dfmeta.errors import AttachDriverError, AttachError, ConfigError, DfmetaError
@@ -89,9 +88,11 @@ class Attaching:
             else _Local(conf, ovsdb, self._await_checks)
         )
         attachments = Attachments(_open_database(conf.attachments.connection))
-        self.records = Records(attachments, self._plane.known, hmac.digest(key, _SEEDS, "sha256"))
+        self.records = ContainerRecords(
+            attachments, self._plane.known, hmac.digest(key, _SEEDS, "sha256")
+        )
         """The records of containers for the store."""
-        self.engine = Engine(
+        self.engine = AttachmentEngine(
             attachments,
             self._plane.driver,
             self._plane.networks,
@@ -102,7 +103,7 @@ class Attaching:
             burst=BURST_NEUTRON if neutron else 0.0,
         )
         self._rates = RateLimiter(_rates(conf))
-        self._api = Api(
+        self._api = AttachmentApi(
             self.engine,
             AttachmentTokens(hmac.digest(key, _KEY, "sha256")),
             self._plane.networks,
@@ -305,11 +306,11 @@ def make_access(conf: cfg.ConfigOpts) -> Access:
     return Access(options.allowed(conf.attachments), lists)
 
 
-def make_settings(conf: cfg.ConfigOpts) -> Settings:
+def make_settings(conf: cfg.ConfigOpts) -> AttachmentLimits:
     """Return the limits of the engine."""
     group: Any = conf.attachments
     common = conf.df_metadata
-    return Settings(
+    return AttachmentLimits(
         vids=options.vids(group),
         quota=group.quota,
         rate=group.rate,
@@ -322,7 +323,7 @@ def make_settings(conf: cfg.ConfigOpts) -> Settings:
     )
 
 
-def large_shares(networks: Iterable[Network], limits: Settings) -> frozenset[str]:
+def large_shares(networks: Iterable[Network], limits: AttachmentLimits) -> frozenset[str]:
     """Return the networks of which one VM may take half of the addresses."""
     most = min(limits.quota, len(limits.vids))
     return frozenset(

@@ -80,7 +80,7 @@ class _End:
 
 
 class LocalDriver:
-    """Makes attachments by OVSDB alone; see :class:`dfmeta.attach.model.Driver`.
+    """Makes attachments by OVSDB alone; see :class:`dfmeta.attach.model.AttachmentDriver`.
 
     :param ovsdb: carries out transactions.
     :param vswitchd: ovs-vswitchd of the host.
@@ -221,8 +221,9 @@ class LocalDriver:
         for attachment in attachments:
             user = users.get(attachment.vid)
             if user is not None and _id_of(user) != attachment.id:
+                vid = attachment.vid
                 raise _error(
-                    f"VLAN id {attachment.vid} of the trunk is used by the port {user.name} of {trunk}"
+                    f"VLAN id {vid} of the trunk is used by the port {user.name} of {trunk}"
                 )
 
     def _found_in(self, rows: Rows) -> list[Found]:

@@ -21,11 +21,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dfmeta.attach.drivers import refusals
 from dfmeta.attach.drivers.networks import NeutronNetworks
 from dfmeta.attach.drivers.wired import WiredPorts
-from dfmeta.attach.model import Attachment, Found, Network, Parent, State
-from dfmeta.errors import AttachDriverError, SourceError
+from dfmeta.attach.model import Attachment, AttachmentState, Found, Network, Parent
+from dfmeta.errors import (
+    AttachDriverError,
+    AttachError,
+    AttachNetworkError,
+    AttachQuotaError,
+    SourceError,
+)
 from dfmeta.neutron.client import Row
 from dfmeta.neutron.trunks import (
     MARK,
@@ -38,6 +43,66 @@ from dfmeta.neutron.trunks import (
 )
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import Seldom
+
+NO_TRUNK: Final = "the VM's port is no parent of a trunk in Neutron"
+BROKEN: Final = "the trunk of the VM's port has the status ERROR in Neutron"
+DOWN: Final = "the trunk of the VM's port is switched off in Neutron"
+ADDRESS_TYPES: Final = frozenset({"IpAddressAlreadyAllocated", "IpAddressInUse"})
+"""Another port has the address."""
+MAC_TYPES: Final = frozenset({"MacAddressInUse"})
+"""Another port of the network has the MAC."""
+_ABOUT_THE_TRUNK: Final[Mapping[str, str]] = {
+    "TrunkNotFound": NO_TRUNK,
+    "TrunkInErrorState": BROKEN,
+    "TrunkDisabled": DOWN,
+}
+_ABOUT_THE_REQUEST: Final[Mapping[str, tuple[type[AttachError], str, str]]] = {
+    "SubPortMtuGreaterThanTrunkPortMtu": (
+        AttachNetworkError,
+        "the network has a larger MTU than the VM's own network",
+        "Ask for another network",
+    ),
+    "MacAddressInUse": (
+        AttachNetworkError,
+        "the MAC is in use on the network",
+        "Ask for another, or for none",
+    ),
+    "OverQuota": (AttachQuotaError, "the project's quota of ports in Neutron is used up", ""),
+    "InvalidIpForSubnet": (
+        AttachNetworkError,
+        "the address is not one of the network",
+        "Ask for another, or for none",
+    ),
+}
+_NOT_ALLOWED: Final = (401, 403)
+_SERVER_ERROR: Final = 500
+
+
+def refusal_of(error: SourceError) -> AttachError:
+    """Return what a VM is told about a request that Neutron has not done.
+
+    An error with the field ``whole`` is about all attachments of the request.
+    """
+    status, kind = error.fields.get("status", 0), str(error.fields.get("kind", ""))
+    if kind in _ABOUT_THE_TRUNK:
+        return AttachDriverError(cause=_ABOUT_THE_TRUNK[kind], whole=True)
+    if kind in _ABOUT_THE_REQUEST:
+        made, cause, remedy = _ABOUT_THE_REQUEST[kind]
+        return made(cause=cause, remedy=remedy)
+    if not isinstance(status, int) or not status or status >= _SERVER_ERROR:
+        return AttachDriverError(cause="Neutron does not answer", whole=True)
+    if status in _NOT_ALLOWED:
+        return AttachDriverError(cause="Neutron refuses the account of the host", whole=True)
+    return AttachDriverError(cause="Neutron refuses the port of the container")
+
+
+def _taken(text: str) -> AttachDriverError:
+    """Return the error for a value that others use, so that the next one may be free.
+
+    :param text: names the value.
+    """
+    return AttachDriverError(cause=f"{text} is in use in Neutron", taken=True)
+
 
 LOG = logging.getLogger(__name__)
 
@@ -60,7 +125,7 @@ class _Known:
 
 
 class NeutronDriver:
-    """Makes attachments in Neutron; see :class:`dfmeta.attach.model.Driver`.
+    """Makes attachments in Neutron; see :class:`dfmeta.attach.model.AttachmentDriver`.
 
     :param neutron: Neutron's trunks.
     :param networks: the networks of containers.
@@ -89,7 +154,7 @@ class NeutronDriver:
         After an error, ports may be left; :meth:`remove` finds them.
 
         :returns: attachment → id of its port.
-        :raises AttachError: as :mod:`dfmeta.attach.drivers.refusals` says; with the field ``taken``
+        :raises AttachError: as :mod:`dfmeta.attach.drivers.neutron` says; with the field ``taken``
             if others use the VLAN id or the address of an attachment.
         """
         if not attachments:
@@ -97,8 +162,12 @@ class NeutronDriver:
         with self._answered(parent.port_id):
             trunk = self._usable(parent.port_id)
             ports = self._ensure_ports(trunk, attachments)
-            self._ensure_subports(trunk, {ports[attachment.id]: attachment.vid for attachment in attachments})
-            self._wired.wait(parent, {ports[attachment.id]: attachment for attachment in attachments})
+            self._ensure_subports(
+                trunk, {ports[attachment.id]: attachment.vid for attachment in attachments}
+            )
+            self._wired.wait(
+                parent, {ports[attachment.id]: attachment for attachment in attachments}
+            )
             return ports
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
@@ -178,18 +247,22 @@ class NeutronDriver:
         """Return attachment → id of its port, after the missing ports have been created."""
         # An attachment that has just been chosen has no port yet, so that nothing is asked for.
         existing: dict[str, str] | None = None
-        if any(attachment.state is not State.WANTED for attachment in attachments):
+        if any(attachment.state is not AttachmentState.WANTED for attachment in attachments):
             existing = self._existing(trunk, attachments)
-        missing = [attachment for attachment in attachments if attachment.id not in (existing or {})]
+        missing = [
+            attachment for attachment in attachments if attachment.id not in (existing or {})
+        ]
         try:
             return {**(existing or {}), **self._create(trunk, missing)}
         except SourceError as error:
             kind = error.fields.get("kind")
-            if kind not in refusals.ADDRESS_TYPES | refusals.MAC_TYPES:
+            if kind not in ADDRESS_TYPES | MAC_TYPES:
                 raise
             if existing is None:
                 existing = self._existing(trunk, attachments)
-                missing = [attachment for attachment in attachments if attachment.id not in existing]
+                missing = [
+                    attachment for attachment in attachments if attachment.id not in existing
+                ]
                 if existing:
                     return {**existing, **self._create_or_refuse(trunk, missing)}
             raise self._address_taken(error, missing) from error
@@ -201,11 +274,11 @@ class NeutronDriver:
             raise self._address_taken(error, missing) from error
 
     def _address_taken(self, error: SourceError, missing: Sequence[Attachment]) -> Exception:
-        if error.fields.get("kind") not in refusals.ADDRESS_TYPES:
+        if error.fields.get("kind") not in ADDRESS_TYPES:
             return error
         for name in {attachment.network for attachment in missing}:
             self._networks.read_again(name)
-        return refusals.taken("the address")
+        return _taken("the address")
 
     def _create(self, trunk: Trunk, attachments: Sequence[Attachment]) -> dict[str, str]:
         if not attachments:
@@ -248,7 +321,7 @@ class NeutronDriver:
             used = {vid for port, vid in now.subports.items() if port not in wanted}
             for vid in left.values():
                 if vid in used:
-                    raise refusals.taken(f"the VLAN id {vid}") from error
+                    raise _taken(f"the VLAN id {vid}") from error
             if len(left) == len(wanted):
                 raise
             if left:
@@ -309,11 +382,11 @@ class NeutronDriver:
     def _keep(self, parent: str, trunk: Trunk | None) -> _Known:
         cause = ""
         if trunk is None:
-            cause = refusals.NO_TRUNK
+            cause = NO_TRUNK
         elif trunk.status == _ERROR:
-            cause = refusals.BROKEN
+            cause = BROKEN
         elif not trunk.up:
-            cause = refusals.DOWN
+            cause = DOWN
         until = self._clock() + (UNUSABLE if cause else FRESH)
         answer = self._known[parent] = _Known(trunk, cause, until)
         return answer
@@ -326,7 +399,7 @@ class NeutronDriver:
         except SourceError as error:
             self._known.pop(parent, None)
             self._seldom.warn(LOG, "Neutron did not do a request for attachments: %s", error.cause)
-            raise refusals.of(error) from error
+            raise refusal_of(error) from error
 
 
 def _projects(vm: VmPort, trunk: Trunk | None) -> set[str]:

@@ -79,7 +79,7 @@ class WiredState:
         return frozenset(entry.vid for entry in entries if entry.vid and not entry.attachment)
 
     def left(self, with_port: Collection[str]) -> dict[str, tuple[str, int]]:
-        """Return the attachments with an entry, except those with a port → VM's port and VLAN id."""
+        """Return attachments with an entry, but without port → the VM's port and VLAN id."""
         return {
             entry.attachment: (parent, entry.vid)
             for parent, entries in self.claims.items()
@@ -272,4 +272,10 @@ def _change(rows: Rows, row: Interface, change: Callable[[str], str]) -> None:
 
 
 def _entry(port_id: str, attachment: Attachment) -> ListEntry:
-    return ListEntry(attachment.vid, port_id, instance_id=attachment.instance_id, mac=attachment.mac, attachment=attachment.id)
+    return ListEntry(
+        attachment.vid,
+        port_id,
+        instance_id=attachment.instance_id,
+        mac=attachment.mac,
+        attachment=attachment.id,
+    )

@@ -9,9 +9,8 @@ import eventlet
 import pytest
 from eventlet.green import socket
 
-from dfmeta.attach.access import Access
-from dfmeta.attach.answers import NOT_HERE
-from dfmeta.attach.api import Api
+from dfmeta.attach.api import Access, AttachmentApi
+from dfmeta.attach.documents import NOT_HERE
 from dfmeta.errors import BadRequestError
 from dfmeta.http.complaints import Complaints
 from dfmeta.http.exchange import Abandoned, Exchange
@@ -41,7 +40,7 @@ class World:
     def __init__(self, *, worker: bool = False, enabled: bool = True) -> None:
         self.side = Side()
         self.engine: FakeEngine = self.side.engine
-        self.api: Api = self.side.api
+        self.api: AttachmentApi = self.side.api
         self.registry = Registry()
         self.registry.set_port(PORT)
         self.claim = claim_of(self.registry, HERE)

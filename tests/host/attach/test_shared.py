@@ -7,7 +7,7 @@ from operator import attrgetter
 
 import pytest
 
-from dfmeta.attach.engine import Engine, Settings
+from dfmeta.attach.engine import AttachmentEngine, AttachmentLimits
 from dfmeta.attach.model import Attachment, Network, Parent
 from dfmeta.errors import AttachError
 from dfmeta.store.db.attachments import Attachments
@@ -21,10 +21,12 @@ SMALL = {"blue": Network(name="blue", subnet=IPv4Network("10.1.0.0/25"))}
 
 
 @pytest.fixture
-def engines(postgres_url: str) -> Iterator[list[Engine]]:
+def engines(postgres_url: str) -> Iterator[list[AttachmentEngine]]:
     databases = [Database(postgres_url, seconds=60) for _ in range(ENGINES)]
     yield [
-        Engine(Attachments(database), Plane(), SMALL, Settings(rate=1e9), host=f"host-{number}")
+        AttachmentEngine(
+            Attachments(database), Plane(), SMALL, AttachmentLimits(rate=1e9), host=f"host-{number}"
+        )
         for number, database in enumerate(databases)
     ]
     for database in databases:
@@ -37,7 +39,9 @@ def single(rows: list[Attachment]) -> None:
 
 
 @pytest.mark.parametrize("same_vm", [True, False], ids=["same-vm", "other-vms"])
-def test_values_of_engines_at_once_are_single(engines: list[Engine], same_vm: bool) -> None:
+def test_values_of_engines_at_once_are_single(
+    engines: list[AttachmentEngine], same_vm: bool
+) -> None:
     def run(number: int) -> list[Attachment]:
         engine = engines[number]
         parent = VM if same_vm else Parent(port_id=f"p{number}", port_name="t", instance_id="i")
@@ -51,8 +55,10 @@ def test_values_of_engines_at_once_are_single(engines: list[Engine], same_vm: bo
     single(rows)
 
 
-def test_requests_for_one_attachment_through_three_engines_give_one(engines: list[Engine]) -> None:
-    def run(engine: Engine) -> set[str]:
+def test_requests_for_one_attachment_through_three_engines_give_one(
+    engines: list[AttachmentEngine],
+) -> None:
+    def run(engine: AttachmentEngine) -> set[str]:
         return {engine.attach(VM, wanted(f"c{number}"))[0].id for number in range(10)}
 
     with ThreadPoolExecutor(ENGINES) as pool:
@@ -61,7 +67,7 @@ def test_requests_for_one_attachment_through_three_engines_give_one(engines: lis
     assert len(engines[0].everything()) == 10
 
 
-def test_each_of_the_last_addresses_is_given_once(engines: list[Engine]) -> None:
+def test_each_of_the_last_addresses_is_given_once(engines: list[AttachmentEngine]) -> None:
     def run(number: int) -> list[int]:
         statuses = []
         for n in range(50):

@@ -15,8 +15,14 @@ from keystoneauth1.session import Session
 from dfmeta.attach.drivers.networks import Chosen, NeutronNetworks
 from dfmeta.attach.drivers.neutron import NeutronDriver
 from dfmeta.attach.drivers.wired import WiredPorts, is_patch
-from dfmeta.attach.engine import Engine, Settings
-from dfmeta.attach.model import Attachment, Driver, Parent, State, Wanted
+from dfmeta.attach.engine import AttachmentEngine, AttachmentLimits
+from dfmeta.attach.model import (
+    Attachment,
+    AttachmentDriver,
+    AttachmentRequest,
+    AttachmentState,
+    Parent,
+)
 from dfmeta.errors import SourceError
 from dfmeta.neutron.client import NeutronApi
 from dfmeta.neutron.trunks import NeutronTrunks
@@ -124,7 +130,7 @@ class World:
         networks = NeutronNetworks(trunks, {"red": self.pods, **more})
         database = OvsdbClient(self.host.ovsdb_connection, COLUMNS)
         wired = WiredPorts(database, BRIDGE, trunks.statuses)
-        driver: Driver = NeutronDriver(
+        driver: AttachmentDriver = NeutronDriver(
             trunks, networks, wired, lambda: [one.port_id for one in parents]
         )
         assert isinstance(driver, NeutronDriver)
@@ -199,22 +205,22 @@ class Engines:
     parents: tuple[Parent, ...]
     now: float = 1_000_000.0
 
-    def start(self, api: Api | None = None) -> Engine:
+    def start(self, api: Api | None = None) -> AttachmentEngine:
         driver = self.world.driver(*self.parents, api=api)
-        return Engine(
+        return AttachmentEngine(
             Attachments(self.database),
             driver,
             driver._networks,
-            Settings(rate=1e9, rest=0.0, rest_unknown=0.0),
+            AttachmentLimits(rate=1e9, rest=0.0, rest_unknown=0.0),
             host="host-1",
             clock=lambda: self.now,
             name=str,
         )
 
-    def check(self, engine: Engine) -> None:
+    def check(self, engine: AttachmentEngine) -> None:
         """Tables and Neutron should be the same."""
         rows = {one.port_id: one for one in engine.everything()}
-        assert {one.state for one in rows.values()} <= {State.ACTIVE}
+        assert {one.state for one in rows.values()} <= {AttachmentState.ACTIVE}
         assert set(self.world.ours()) == rows.keys()
         for parent in self.parents:
             its = {port: one for port, one in rows.items() if one.parent == parent.port_id}
@@ -233,5 +239,5 @@ def engines(world: World, vm: Parent, tmp_path: Path) -> Iterator[Engines]:
     database.close()
 
 
-def one_of(number: int = 1, **values: Any) -> Wanted:
-    return Wanted(container=f"c{number}", ifname="eth0", network="red", **values)
+def one_of(number: int = 1, **values: Any) -> AttachmentRequest:
+    return AttachmentRequest(container=f"c{number}", ifname="eth0", network="red", **values)

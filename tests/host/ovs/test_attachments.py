@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 import pytest
 
 from dfmeta.attach.drivers.local import LocalDriver, names_of
-from dfmeta.attach.model import Attachment, Driver, Found, Network, Parent
+from dfmeta.attach.model import Attachment, AttachmentDriver, Found, Network, Parent
 from dfmeta.errors import AttachDriverError
 from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.trunk_bridge import disable, enable
@@ -28,7 +28,7 @@ INSTANCE = uuid_of("container")
 
 @pytest.fixture
 def driver(host: OpenvSwitch) -> LocalDriver:
-    made: Driver = LocalDriver(
+    made: AttachmentDriver = LocalDriver(
         OvsdbClient(host.ovsdb_connection, COLUMNS), Vswitchd(host.rundir), BRIDGE, NETWORKS
     )
     assert isinstance(made, LocalDriver)

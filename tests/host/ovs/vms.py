@@ -3,7 +3,7 @@
 from ipaddress import IPv4Address
 from typing import Any
 
-from dfmeta.attach.model import Attachment, Parent, State
+from dfmeta.attach.model import Attachment, AttachmentState, Parent
 from tests.harness.guest import uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 
@@ -58,7 +58,7 @@ def attachment(
         ip=IP,
         port_id=uuid_of(f"port {named}"),
         boot_id="",
-        state=State.WANTED,
+        state=AttachmentState.WANTED,
         created=0.0,
         changed=0.0,
         instance_id=instance,

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 import pytest
 
 from dfmeta.attach.drivers import wired
-from dfmeta.attach.model import Found, Parent, State
+from dfmeta.attach.model import AttachmentState, Found, Parent
 from dfmeta.errors import AttachDriverError, AttachNetworkError, AttachQuotaError
 from dfmeta.ovsdb.subport_list import KEY
 from tests.host.neutron.api import PROJECT
@@ -40,7 +40,7 @@ def test_a_lost_answer_leaves_no_second_port(world: World, vm: Parent, step: int
         # The port is on no trunk.
         lost = Found(id=one.id, parent=vm.port_id, vid=0, whole=False, shared=True)
         assert again.found() == [lost]
-    names = again.make(vm, [replace(one, state=State.MADE)])
+    names = again.make(vm, [replace(one, state=AttachmentState.MADE)])
     assert world.ours() == list(names.values())
     assert again.found() == [Found(id=one.id, parent=vm.port_id, vid=100, shared=True)]
     # The same without the knowledge that it is a repetition.
@@ -154,7 +154,7 @@ def test_a_subport_that_others_have_removed_is_made_again(world: World, vm: Pare
     body = {"sub_ports": [{"port_id": names[those[0].id]}]}
     assert world.server.ask("PUT", f"trunks/{trunk}/remove_subports", body).status == 200
     assert [one.id for one in driver.found() if not one.whole] == [those[0].id]
-    active = [replace(one, port_id=names[one.id], state=State.ACTIVE) for one in those]
+    active = [replace(one, port_id=names[one.id], state=AttachmentState.ACTIVE) for one in those]
     assert driver.make(vm, active) == names
     assert world.server.subports(trunk) == {names[one.id]: one.vid for one in those}
     assert world.server.ask("PUT", f"trunks/{trunk}/remove_subports", body).status == 200
@@ -185,7 +185,7 @@ def test_without_a_trunks_bridge_the_status_of_the_port_counts(
     # A program has removed the list.
     world.host.vsctl("remove", "Interface", "tap1", "external_ids", KEY)
     assert driver.found() == [lost]
-    active = replace(one, port_id=made, state=State.ACTIVE)
+    active = replace(one, port_id=made, state=AttachmentState.ACTIVE)
     driver.make(vm, [active])
     assert driver.found() == [replace(lost, whole=True)]
     driver.remove([active])

@@ -5,7 +5,7 @@
 
 from dataclasses import replace
 
-from dfmeta.attach.model import Found, Parent, State
+from dfmeta.attach.model import AttachmentState, Found, Parent
 from tests.harness.trunk import Subport
 from tests.host.neutron.api import PROJECT
 from tests.host.ovs import vms
@@ -41,7 +41,7 @@ def test_an_attachment_is_made_found_and_removed(world: World, vm: Parent) -> No
         "dfmeta-instance": INSTANCE,
     }
     assert driver.found() == [Found(id=one.id, parent=vm.port_id, vid=100, shared=True)]
-    named = replace(one, port_id=port_id, state=State.ACTIVE)
+    named = replace(one, port_id=port_id, state=AttachmentState.ACTIVE)
     assert driver.make(vm, [named]) == names
     driver.remove([named])
     assert (world.ours(), world.server.subports(trunk), driver.found()) == ([], {}, [])
@@ -53,7 +53,7 @@ def test_an_attachment_is_made_found_and_removed(world: World, vm: Parent) -> No
 def test_an_attachment_of_the_engine_follows_its_container(engines: Engines, vm: Parent) -> None:
     engine = engines.start()
     one, new = engine.attach(vm, one_of())
-    assert (new, one.state) == (True, State.ACTIVE)
+    assert (new, one.state) == (True, AttachmentState.ACTIVE)
     assert engine.attach(vm, one_of()) == (one, False)
     engines.check(engine)
     again = engines.start()

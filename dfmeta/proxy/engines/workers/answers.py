@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dfmeta.attach.answers import refusal
+from dfmeta.attach.documents import refusal
 from dfmeta.errors import BackendError, BackendUpstreamError
 from dfmeta.http.complaints import Complaints
 from dfmeta.model import Endpoint, Identity

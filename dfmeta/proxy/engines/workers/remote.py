@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dfmeta import metrics
-from dfmeta.attach.answers import NOT_HERE, refusal
+from dfmeta.attach.documents import NOT_HERE, refusal
 from dfmeta.errors import BackendError, BackendUpstreamError
 from dfmeta.http.complaints import Complaints
 from dfmeta.http.exchange import Abandoned, Exchange

@@ -10,8 +10,15 @@ import eventlet
 from eventlet.green import threading
 from sqlalchemy import Connection, event
 
-from dfmeta.attach.engine import Engine, Settings
-from dfmeta.attach.model import Attachment, Found, Network, Parent, State, Wanted
+from dfmeta.attach.engine import AttachmentEngine, AttachmentLimits
+from dfmeta.attach.model import (
+    Attachment,
+    AttachmentRequest,
+    AttachmentState,
+    Found,
+    Network,
+    Parent,
+)
 from dfmeta.errors import AttachDriverError, AttachError
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
@@ -152,12 +159,14 @@ class World:
         self.plane = Plane(self.fuse)
         self.now = 1_000_000.0
         self.there = {VM.port_id, OTHER.port_id}
-        self.settings = Settings(**{"rate": 1e9, **settings})
+        self.settings = AttachmentLimits(**{"rate": 1e9, **settings})
         self.engine = self.start()
 
-    def start(self, host: str = "host-1", plane: Plane | None = None, **more: Any) -> Engine:
+    def start(
+        self, host: str = "host-1", plane: Plane | None = None, **more: Any
+    ) -> AttachmentEngine:
         """A further process, or the same one after its end."""
-        self.engine = Engine(
+        self.engine = AttachmentEngine(
             Attachments(self.database),
             plane or self.plane,
             NETWORKS,
@@ -178,7 +187,7 @@ class World:
     def check(self) -> None:
         """What must hold when no work is open and the data plane answers."""
         rows = self.engine.everything()
-        assert {one.state for one in rows} <= {State.ACTIVE}
+        assert {one.state for one in rows} <= {AttachmentState.ACTIVE}
         assert set(self.plane.ports) == {one.id for one in rows}
         for one in rows:
             assert self.plane.ports[one.id].vid == one.vid
@@ -218,8 +227,8 @@ class World:
         assert status.free == min(status.quota, len(self.settings.vids))
 
 
-def wanted(container: str = "c1", *, network: str = "blue", **fields: Any) -> Wanted:
-    return Wanted(container=container, ifname="eth0", network=network, **fields)
+def wanted(container: str = "c1", *, network: str = "blue", **fields: Any) -> AttachmentRequest:
+    return AttachmentRequest(container=container, ifname="eth0", network=network, **fields)
 
 
 def together(*calls: Callable[[], object]) -> list[Any]:

@@ -11,9 +11,8 @@ import pytest
 from eventlet.green import threading
 
 from dfmeta.attach import audit
-from dfmeta.attach.access import Access
-from dfmeta.attach.api import body_max
-from dfmeta.attach.model import Attachment, Wanted
+from dfmeta.attach.api import Access, body_max
+from dfmeta.attach.model import Attachment, AttachmentRequest
 from dfmeta.errors import (
     AttachConflictError,
     AttachDriverError,
@@ -221,7 +220,7 @@ def test_a_new_attachment_is_201_and_the_same_again_200(side: Side) -> None:
     }
     assert side.ask("PUT", PATH, body).status == 200
     ((bare,), (whole,)) = side.engine.asked
-    assert bare == Wanted(container="c1", ifname="eth0", network="pods")
+    assert bare == AttachmentRequest(container="c1", ifname="eth0", network="pods")
     assert whole == replace(
         bare,
         boot_id=BOOT,

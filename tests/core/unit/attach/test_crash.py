@@ -14,7 +14,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dfmeta.attach.model import Attachment, Found, State
+from dfmeta.attach.model import Attachment, AttachmentState, Found
 from dfmeta.errors import AttachDriverError, AttachError
 from tests.core.unit.attach.support import NETWORKS, OTHER, VM, Breaking, CrashError, Plane, World
 from tests.harness.examples import examples
@@ -114,7 +114,7 @@ def test_a_row_that_cannot_be_made_goes_back_after_five_minutes(world: World) ->
         world.attach()
     world.plane.refused = lambda _one: True
     world.start().resume()
-    assert [row.state for row in world.engine.everything()] == [State.MADE]
+    assert [row.state for row in world.engine.everything()] == [AttachmentState.MADE]
     world.now += 301
     world.engine.tidy()
     assert world.engine.everything() == []
@@ -127,7 +127,7 @@ def test_an_active_row_whose_data_plane_cannot_be_made_again_stays(world: World)
     world.plane.refused = lambda _one: True
     world.now += 1000
     world.engine.tidy()
-    assert [row.state for row in world.engine.everything()] == [State.ACTIVE]
+    assert [row.state for row in world.engine.everything()] == [AttachmentState.ACTIVE]
     world.plane.refused = lambda _one: False
     world.engine.tidy()
     assert world.plane.ports[one.id].vid == one.vid
@@ -254,7 +254,7 @@ class Machine(RuleBasedStateMachine):
         if one is None:
             return
         assert isinstance(one, Attachment)
-        assert one.state is State.ACTIVE
+        assert one.state is AttachmentState.ACTIVE
         assert one.vid not in fields["avoid"]
         assert one.id in self.world.plane.ports or self.lost
         boots = {row.boot_id for row in self.world.engine.listed(parent)} - {""}

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from dfmeta import metrics
 from dfmeta.attach import limits, trunk_loop
-from dfmeta.attach.addresses import may_have, next_address
-from dfmeta.attach.choice import next_vid
+from dfmeta.attach.choice import may_have, next_address, next_vid
 from dfmeta.attach.limits import Rate
-from dfmeta.attach.model import Found, Network, State
+from dfmeta.attach.model import AttachmentState, Found, Network
 from dfmeta.errors import (
     AttachConflictError,
     AttachDriverError,
@@ -42,7 +41,12 @@ from tests.harness.tier import CLOCK
 def test_an_attachment_stands_when_it_is_returned(world: World) -> None:
     one, created = world.engine.attach(VM, wanted(owner="o", boot_id="b", labels={"pod": "p"}))
     assert created
-    assert (one.state, one.vid, one.host, one.parent) == (State.ACTIVE, 2, "host-1", "port-1")
+    assert (one.state, one.vid, one.host, one.parent) == (
+        AttachmentState.ACTIVE,
+        2,
+        "host-1",
+        "port-1",
+    )
     assert one.ip == IPv4Address("10.1.0.2")  # the first is the gateway
     assert is_unicast(one.mac)
     assert int(one.mac[:2], 16) & 2
@@ -467,7 +471,7 @@ def test_an_operator_sees_all_and_deletes_one(world: World) -> None:
     # One of another host leaves there.
     here = world.engine
     assert world.start("host-2", Plane()).dismiss(two.id)
-    assert [row.state for row in here.everything()] == [State.LEAVING]
+    assert [row.state for row in here.everything()] == [AttachmentState.LEAVING]
     here.tidy()
     assert here.everything() == []
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from dfmeta.attach.model import State
-from dfmeta.attach.records import Records, record
+from dfmeta.attach.model import AttachmentState
+from dfmeta.attach.records import ContainerRecords, record
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.record import Record
 from dfmeta.store.guest.documents import from_record, network_data_of
@@ -20,8 +20,8 @@ from tests.core.unit.attach.test_crash import STORIES
 LABELS = {"K8S_POD_NAME": "web-1", "K8S_POD_NAMESPACE": "shop"}
 
 
-def records_of(world: World, key: bytes = b"k") -> Records:
-    return Records(Attachments(world.database), NETWORKS, key)
+def records_of(world: World, key: bytes = b"k") -> ContainerRecords:
+    return ContainerRecords(Attachments(world.database), NETWORKS, key)
 
 
 def document_of(found: Record | None) -> dict[str, Any]:
@@ -125,7 +125,9 @@ def test_the_records_are_those_of_the_attachments_that_stand(
 
 
 def check(world: World, seen: set[str]) -> None:
-    standing = {one.id for one in world.engine.everything() if one.state is not State.LEAVING}
+    standing = {
+        one.id for one in world.engine.everything() if one.state is not AttachmentState.LEAVING
+    }
     found = records_of(world)
     assert {name for name in seen if found.get(name) is not None} == standing
 

@@ -6,9 +6,15 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
-from dfmeta.attach.access import Access
-from dfmeta.attach.api import Api, Call
-from dfmeta.attach.model import Attachment, Network, Parent, State, Status, Wanted
+from dfmeta.attach.api import Access, ApiCall, AttachmentApi
+from dfmeta.attach.model import (
+    Attachment,
+    AttachmentRequest,
+    AttachmentState,
+    AttachmentStatus,
+    Network,
+    Parent,
+)
 from dfmeta.errors import AttachError
 from dfmeta.model import Answer, GuestRequest, Port, PortKind
 from dfmeta.proxy.tokens import AttachmentTokens
@@ -55,7 +61,7 @@ ONE = Attachment(
     ip=IPv4Address("10.20.0.5"),
     port_id="p-1",
     boot_id="",
-    state=State.ACTIVE,
+    state=AttachmentState.ACTIVE,
     created=0.0,
     changed=0.0,
 )
@@ -89,7 +95,7 @@ class FakeEngine:
     error: AttachError | None = None
     asked: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def attach(self, parent: Parent, wanted: Wanted) -> tuple[Attachment, bool]:
+    def attach(self, parent: Parent, wanted: AttachmentRequest) -> tuple[Attachment, bool]:
         self._note(parent, wanted)
         return ONE, self.new
 
@@ -108,9 +114,9 @@ class FakeEngine:
         self._note(parent, network, owner, set(valid))
         return len(valid)
 
-    def status(self, parent: Parent) -> Status:
+    def status(self, parent: Parent) -> AttachmentStatus:
         self._note(parent)
-        return Status(
+        return AttachmentStatus(
             ready=self.new,
             cause="" if self.new else "no trunk",
             used=1,
@@ -131,7 +137,7 @@ class Side:
         self.engine = FakeEngine()
         self.tokens = AttachmentTokens(bytes(32))
         self.pause = 0
-        self.api = Api(
+        self.api = AttachmentApi(
             self.engine,
             self.tokens,
             NETWORKS,
@@ -159,5 +165,5 @@ class Side:
         request = GuestRequest(
             method, f"/dfmeta/v1{path}", query, {"x-dfmeta-token": token, **named}, data
         )
-        call = Call(request=request, port=port, source_port=source, forwarded=forwarded)
+        call = ApiCall(request=request, port=port, source_port=source, forwarded=forwarded)
         return self.api.refuse(call) or self.api.answer(call)

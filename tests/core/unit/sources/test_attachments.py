@@ -1,6 +1,6 @@
 """Refusals of Neutron, and which attachments work by the rows and entries of subports."""
 
-from dfmeta.attach.drivers import refusals
+from dfmeta.attach.drivers import neutron
 from dfmeta.attach.drivers.wired import WiredState, claims_of
 from dfmeta.errors import (
     AttachDriverError,
@@ -34,7 +34,7 @@ def test_a_refusal_is_about_one_attachment_or_the_whole_request() -> None:
     ]
     for status, kind, made, cause, whole in table:
         failure = SourceError(source="neutron", cause=SECRET, status=status, kind=kind)
-        error = refusals.of(failure)
+        error = neutron.refusal_of(failure)
         assert type(error) is made, kind
         assert cause in str(error.cause), kind
         assert bool(error.fields.get("whole")) is whole, kind
