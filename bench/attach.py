@@ -104,15 +104,15 @@ def _tables(report: dict[str, Any]) -> Iterator[Table]:
         if name not in report:
             continue
         rows = [
-            (what, number(found["p50"] * 1e3), number(found["p99"] * 1e3))
-            for what, found in report[name].items()
-            if "p50" in found
+            (what, number(result["p50"] * 1e3), number(result["p99"] * 1e3))
+            for what, result in report[name].items()
+            if "p50" in result
         ]
         yield Table(title=title, columns=columns, rows=rows)
     totals = [
-        (what, number(found["total"]))
-        for what, found in (report.get("api") or report["neutron"]).items()
-        if "total" in found
+        (what, number(result["total"]))
+        for what, result in (report.get("api") or report["neutron"]).items()
+        if "total" in result
     ]
     yield Table(title="At once", columns=("", "seconds until the last"), rows=totals)
 
@@ -137,9 +137,9 @@ def _api(single: int, at_once: int) -> dict[str, dict[str, float]]:
         vm = stack.enter_context(Guest(host, "bench", address="10.0.0.5/24", ids=ids))
         agent.ctl("trunk", "enable", vm.port)
         wait_for(lambda: _ready(vm), "the VM to be ready")
-        found = _requests(vm, single, at_once)
+        responses = _requests(vm, single, at_once)
         agent.stop()
-    return found
+    return responses
 
 
 def _neutron(single: int, at_once: int) -> dict[str, dict[str, float]]:
@@ -154,9 +154,9 @@ def _alone(world: World, single: int, at_once: int) -> dict[str, dict[str, float
     def add(count: int) -> None:
         port = {"network_id": world.network, "project_id": PROJECT}
         reply = world.server.ask("POST", "ports", {"ports": [port] * count})
-        ids = [one["id"] for one in reply.document["ports"]]
+        ids = [item["id"] for item in reply.document["ports"]]
         made.extend(ids)
-        _of_trunk(world, "add_subports", [_subport(one, next(vids)) for one in ids])
+        _of_trunk(world, "add_subports", [_subport(item, next(vids)) for item in ids])
 
     def delete() -> None:
         port_id = made.pop()
@@ -218,24 +218,24 @@ def _ask(vm: Guest, method: str, container: str, status: int) -> None:
 
 
 def _plugins(count: int) -> dict[str, dict[str, float]]:
-    found: dict[str, Times] = {}
+    result: dict[str, Times] = {}
     with ExitStack() as stack:
         vm = stack.enter_context(Vm())
         containers = [stack.enter_context(Namespace(f"pod{n}")) for n in range(count)]
         for verb in ("ADD", "DEL"):
-            found[f"dfmeta-cni {verb}"] = [
-                _timed(partial(_call, vm, verb, f"c{n}", path(one)))
-                for n, one in enumerate(containers)
+            result[f"dfmeta-cni {verb}"] = [
+                _timed(partial(_call, vm, verb, f"c{n}", path(item)))
+                for n, item in enumerate(containers)
             ]
-        found["dfmeta-cni STATUS"] = [_timed(partial(_call, vm, "STATUS")) for _ in range(count)]
+        result["dfmeta-cni STATUS"] = [_timed(partial(_call, vm, "STATUS")) for _ in range(count)]
         empty = [sys.executable, "-I", "-S", "-c", "pass"]
-        found["Python"] = [_timed(lambda: vm.inside.run(empty)) for _ in range(count)]
+        result["Python"] = [_timed(lambda: vm.inside.run(empty)) for _ in range(count)]
         for verb in ("ADD", "DEL"):
-            found[f"bridge, host-local {verb}"] = [
-                _timed(partial(_reference, vm, verb, f"r{n}", one))
-                for n, one in enumerate(containers)
+            result[f"bridge, host-local {verb}"] = [
+                _timed(partial(_reference, vm, verb, f"r{n}", item))
+                for n, item in enumerate(containers)
             ]
-    return {what: _of(times) for what, times in found.items()}
+    return {what: _of(times) for what, times in result.items()}
 
 
 def _call(vm: Vm, verb: str, *words: str) -> None:

@@ -83,8 +83,8 @@ def haproxy_of(agent: Agent) -> int:
     :raises ValueError: there is not exactly one.
     """
     children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-    (found,) = (int(one) for one in children if _name(one) == "haproxy")
-    return found
+    (result,) = (int(item) for item in children if _name(item) == "haproxy")
+    return result
 
 
 def _name(pid: str) -> str:

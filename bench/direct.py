@@ -54,7 +54,7 @@ class Direct:
         self.namespace.sysctl(**ports)
         for version, proxy, mask in ((4, METADATA_IP, 32), (6, HOST_IP6, 128)):
             self._route(
-                [one for one in sources if one.version == version],
+                [source for source in sources if source.version == version],
                 version=version,
                 proxy=proxy,
                 mask=mask,

@@ -52,12 +52,12 @@ class Comparison:
 
     def turn(self, pair: tuple[str, str], load: Load, *, swapped: bool) -> None:
         """Load both proxies of a pair, and note the ratio of their rates."""
-        found = {}
+        result = {}
         for name in reversed(pair) if swapped else pair:
             place, proxy = self._running[name]
-            found[name] = ask(place.direct, proxy, load, seconds=SECONDS)
-            self._cells[name].setdefault(load.name, []).append(found[name])
-        mine, other = (found[name].rate for name in pair)
+            result[name] = ask(place.direct, proxy, load, seconds=SECONDS)
+            self._cells[name].setdefault(load.name, []).append(result[name])
+        mine, other = (result[name].rate for name in pair)
         by_load = self._ratios.setdefault(pair_name(*pair), {})
         by_load.setdefault(load.name, []).append(mine / other if other else float("nan"))
 
@@ -84,7 +84,7 @@ def measure(*, turns: int = TURNS) -> dict[str, Any]:
         for place, proxy in running.values():
             warm_up(place.direct, proxy)
         comparison = Comparison(running)
-        for load in (one for one in LOADS if one.name in TWO_LOADS):
+        for load in (item for item in LOADS if item.name in TWO_LOADS):
             for turn in range(turns):
                 print(f"engine haproxy, {load.name}: turn {turn + 1} of {turns}", flush=True)
                 for pair in PAIRS:

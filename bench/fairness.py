@@ -73,7 +73,7 @@ def main() -> None:
 
 def measure(hostile: int, workers: int, wanted: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return, for each situation, values in milliseconds and their ratios to the quiet time."""
-    found: dict[str, list[Taken]] = {name: [] for name in (QUIET, *wanted)}
+    result: dict[str, list[Taken]] = {name: [] for name in (QUIET, *wanted)}
     with ExitStack() as stack:
         host = stack.enter_context(OpenvSwitch())
         agent = stack.enter_context(Agent(host, {"df_metadata": {"proxy_workers": workers}}))
@@ -114,9 +114,9 @@ def measure(hostile: int, workers: int, wanted: Sequence[str]) -> dict[str, dict
                     taken = take(agent, known, fresh)
                     opened = sum(flood.finish().opened for flood in running)
                     opened_a_second = opened / (time.monotonic() - began)
-                    found[one].append(replace(taken, opened=opened_a_second))
+                    result[one].append(replace(taken, opened=opened_a_second))
                 print(f"{turn + 1} of {ROUNDS}: {one}", flush=True)
-    rows = {name: figures(ones) for name, ones in found.items()}
+    rows = {name: figures(ones) for name, ones in result.items()}
     for row in rows.values():
         for part in ("first p50", "first p90", "later p50"):
             row[f"{part} ratio"] = round(row[part] / rows[QUIET][part], 2)
@@ -163,26 +163,26 @@ def take(agent: Agent, known: Guest, fresh: Guest) -> Taken:
 
 def figures(ones: Sequence[Taken]) -> dict[str, float]:
     """Return the values over all measurements of a situation."""
-    first = [sample for one in ones for sample in one.first]
-    later = [sample for one in ones for sample in one.later]
-    stalled, looks = (sum(column) for column in zip(*(one.stalls for one in ones), strict=True))
+    first = [sample for item in ones for sample in item.first]
+    later = [sample for item in ones for sample in item.later]
+    stalled, looks = (sum(column) for column in zip(*(item.stalls for item in ones), strict=True))
     return {
-        "first p50": quantile([one.seconds for one in first if one.status], 0.5),
-        "first p90": quantile([one.seconds for one in first if one.status], 0.9),
-        "later p50": quantile([one.seconds for one in later if one.status], 0.5),
-        "later p99": quantile([one.seconds for one in later if one.status], 0.99),
-        "failed": sum(not one.status for one in (*first, *later)),
+        "first p50": quantile([item.seconds for item in first if item.status], 0.5),
+        "first p90": quantile([item.seconds for item in first if item.status], 0.9),
+        "later p50": quantile([item.seconds for item in later if item.status], 0.5),
+        "later p99": quantile([item.seconds for item in later if item.status], 0.99),
+        "failed": sum(not item.status for item in (*first, *later)),
         "stall": round(1000 * stalled / max(looks, 1), 2),
-        "requests/s": round(statistics.mean(one.requests for one in ones)),
-        "opened/s": round(statistics.mean(one.opened for one in ones)),
-        "core %": round(100 * statistics.mean(one.share for one in ones)),
+        "requests/s": round(statistics.mean(item.requests for item in ones)),
+        "opened/s": round(statistics.mean(item.opened for item in ones)),
+        "core %": round(100 * statistics.mean(item.share for item in ones)),
     }
 
 
 def requests(agent: Agent) -> float:
     """Return the number of the daemon's answers so far."""
-    found = agent.metrics().items()
-    return sum(value for name, value in found if name.startswith("dfmeta_requests_total"))
+    metrics = agent.metrics().items()
+    return sum(value for name, value in metrics if name.startswith("dfmeta_requests_total"))
 
 
 def stalls(agent: Agent) -> tuple[float, float]:

@@ -84,15 +84,15 @@ def asked(guests: Sequence[Guest]) -> dict[str, list[Sample]]:
     New IPv6 addresses are unique local ones: the guests' client cannot select a link-local source.
     """
     known, new = guests
-    found: dict[str, list[Sample]] = {}
+    result: dict[str, list[Sample]] = {}
     for suffix, service, addresses in (
         ("", METADATA_IP, [f"10.0.0.{30 + number}/24" for number in range(ADDRESSES)]),
         ("6", OPENSTACK6, [f"fd00:77::{number + 1}/64" for number in range(ADDRESSES)]),
     ):
         known.http_many(1, path=PATH, host=service)
-        found[f"later{suffix}"] = known.http_many(LATER, path=PATH, host=service)
-        found[f"first{suffix}"] = [one for address in addresses for one in first(new, address)]
-    return found
+        result[f"later{suffix}"] = known.http_many(LATER, path=PATH, host=service)
+        result[f"first{suffix}"] = [item for address in addresses for item in first(new, address)]
+    return result
 
 
 def compared(loud: Sequence[Sample], quiet: Sequence[Sample]) -> dict[str, float]:

@@ -88,8 +88,8 @@ def _timed(engine: Haproxy, change: Callable[[], object]) -> float:
 
 def _assert_entries(engine: Haproxy, count: int) -> None:
     """:raises AssertionError: haproxy has not confirmed that many entries."""
-    there = len(engine.current.map) if engine.current is not None else 0
-    assert there == count, f"the map has {there} entries, not {count}"
+    present = len(engine.current.map) if engine.current is not None else 0
+    assert present == count, f"the map has {present} entries, not {count}"
 
 
 def _summary(times: Sequence[float]) -> dict[str, float]:

@@ -59,7 +59,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     sizes = (
-        [(kind, int(n)) for kind, n in (one.split("=") for one in options.of.split(","))]
+        [(kind, int(n)) for kind, n in (word.split("=") for word in options.of.split(","))]
         if (options.of)
         else SIZES
     )
@@ -74,9 +74,11 @@ def main() -> None:
 
 def show(name: str, report: dict[str, Any]) -> None:
     """Print a line of the table."""
-    empty, found = report["looks"]["an empty host"], report["looks"][name]
-    times = found["look ms"] / empty["look ms"]
-    print(f"{name:20}{found['look ms']:9.1f} ms{times:8.1f} times{found['stall ms']:9.1f} ms stall")
+    empty, result = report["looks"]["an empty host"], report["looks"][name]
+    times = result["look ms"] / empty["look ms"]
+    print(
+        f"{name:20}{result['look ms']:9.1f} ms{times:8.1f} times{result['stall ms']:9.1f} ms stall"
+    )
 
 
 def measure(kind: str, count: int) -> dict[str, float]:

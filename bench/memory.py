@@ -54,13 +54,13 @@ def of_dfmeta(workers: int) -> dict[str, float]:
         agent = stack.enter_context(Agent(host, OPTIONS))
         agent.configure({"df_metadata": {"proxy_workers": workers}})
         agent.start()
-        there = 0
+        present = 0
         for count in COUNTS:
-            crowd.plug(range(there, count))
-            if count > there:
+            crowd.plug(range(present, count))
+            if count > present:
                 crowd.wait_plugged(count - 1)
-                introduce_crowd(agent, crowd, there, count)
-            there = count
+                introduce_crowd(agent, crowd, present, count)
+            present = count
             figures[str(count)] = processes.resident([agent.pid])
     return figures
 
@@ -75,12 +75,12 @@ def of_haproxy() -> dict[str, dict[str, float]]:
     with Stand(dummies=True) as stand, stand.daemon(0, engine="haproxy") as agent:
         direct = Direct(stand.host.namespace, [])
         try:
-            there = 0
+            present = 0
             for count in HAPROXY_COUNTS:
-                keys = stand.add_crowd(there, count)
+                keys = stand.add_crowd(present, count)
                 direct.add(keys)
                 check(agent, direct, keys)
-                there = count
+                present = count
                 both[str(count)] = processes.resident([agent.pid])
                 alone[str(count)] = processes.whole(haproxy_of(agent))
         finally:

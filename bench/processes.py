@@ -11,7 +11,7 @@ _TICK: int = os.sysconf("SC_CLK_TCK")
 
 def family(roots: Iterable[int]) -> list[int]:
     """Return *roots* and all their descendants, without processes that have ended."""
-    found: list[int] = []
+    result: list[int] = []
     ahead = list(roots)
     while ahead:
         pid = ahead.pop()
@@ -20,8 +20,8 @@ def family(roots: Iterable[int]) -> list[int]:
                 ahead += map(int, (task / "children").read_text().split())
         except (FileNotFoundError, ProcessLookupError):
             continue
-        found.append(pid)
-    return found
+        result.append(pid)
+    return result
 
 
 def cpu_seconds(roots: Iterable[int]) -> float:

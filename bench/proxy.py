@@ -127,12 +127,12 @@ def where() -> dict[str, Any]:
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     ]
-    found = machine()
+    result = machine()
     return {
-        "cores": found["cores"],
+        "cores": result["cores"],
         "processor": models[0] if models else "unknown",
-        "kernel": found["kernel"],
-        "date": found["date"],
+        "kernel": result["kernel"],
+        "date": result["date"],
         "load before": load_average(),
     }
 

@@ -50,13 +50,13 @@ def sections(report: Report, run: str) -> dict[str, list[str]]:
     """Return the name of each part of the page, with its text."""
     if run == "bench.store":
         named = [(f"store-{part}", table) for part, table in store_tables.tables(report)]
-        found = {"store-machine": [machine(report)]}
+        result = {"store-machine": [machine(report)]}
     else:
         named = [(section(table.title), table) for table in tables(report)]
-        found = {"machine": [machine(report)]}
+        result = {"machine": [machine(report)]}
     for name, table in named:
-        found.setdefault(name, []).append(restructured(table))
-    return found
+        result.setdefault(name, []).append(restructured(table))
+    return result
 
 
 def section(title: str) -> str:

@@ -44,7 +44,7 @@ def measure(*, guests: int = GUESTS) -> dict[str, dict[str, float]]:
         busy, *others = stand.guests
         for number, guest in enumerate(others):
             guest.namespace.ip(
-                *(f"addr add {one}/24 dev {guest.device}" for one in addresses(number))
+                *(f"addr add {address}/24 dev {guest.device}" for address in addresses(number))
             )
         for workers, name in WORKERS.items():
             for keep in (None, False, True):
@@ -52,7 +52,7 @@ def measure(*, guests: int = GUESTS) -> dict[str, dict[str, float]]:
                 print(f"first SYN: {name}, {situation}", flush=True)
                 with stand.daemon(workers, forget=True), saturated(busy, keep) as rate:
                     times = first_syns(others)
-                answered = [one for one in times if one < TIMEOUT]
+                answered = [item for item in times if item < TIMEOUT]
                 figures[f"{name}, {situation}"] = {
                     "p50": quantile(answered, 0.5),
                     "p99": quantile(answered, 0.99),

@@ -166,11 +166,11 @@ def subports(
         agent.admin_timeout = READY_TIMEOUT
         agent.start()
         before = flow_mods(agent)
-        own = flows_of(crowd, 0)
+        flows = flows_of(crowd, 0)
         with timed(figures, "declared s"):
             for number, instances in trunks.items():
                 crowd.declare(number, instances)
-            wanted = before + own * count
+            wanted = before + flows * count
             wait_for(lambda: flow_mods(agent) >= wanted, "the flows", deadline=READY_TIMEOUT)
         figures["declared RSS MB"] = whole(agent.pid)
         agent.stop(timeout=20)
@@ -179,19 +179,19 @@ def subports(
         stalled = stalls(agent)
         with timed(figures, "addresses s"):
             everyone = [(number, vid) for number, vids in trunks.items() for vid in vids]
-            for asked, (number, vid) in enumerate(everyone, 1):
+            for request, (number, vid) in enumerate(everyone, 1):
                 for source in (IPV4_SOURCE, IPV6_SOURCE):
                     crowd.ask(number, vid=vid, source=source)
                 # A dummy has a queue of 100 frames.
-                if asked % (ASKED_AT_ONCE // 4) == 0 or asked == count:
-                    wait_for(lambda asked=asked: sent_on(agent) >= 2 * asked, "the addresses")
+                if request % (ASKED_AT_ONCE // 4) == 0 or request == count:
+                    wait_for(lambda request=request: sent_on(agent) >= 2 * request, "the addresses")
         figures["addresses stall ms"] = longest_since(stalled, agent)
         agent.stop(timeout=20)
         started(agent, figures, "warm")
         if check:
             checked(agent, figures)
         watch = stack.enter_context(FlowEvents(host))
-        address = len(host.flows(match=f"in_port={crowd.ofport(0)},dl_vlan=1")) - own
+        address = len(host.flows(match=f"in_port={crowd.ofport(0)},dl_vlan=1")) - flows
 
         def entry(turn: int) -> float:
             vid = turn + 1

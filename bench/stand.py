@@ -120,7 +120,10 @@ class Stand(Closing):
             )
             introduce_crowd(self.agent, self.crowd, start, upto)
         slot = IN_PORT.slots(4)[0]
-        return [IN_PORT.key_of(Endpoint(self.crowd.ofport(one)), slot) for one in range(first, end)]
+        return [
+            IN_PORT.key_of(Endpoint(self.crowd.ofport(number)), slot)
+            for number in range(first, end)
+        ]
 
     def _ports(self) -> float:
         return self.agent.metric("dfmeta_ports")  # of all states

@@ -38,18 +38,18 @@ def main() -> None:
     report: dict[str, Any] = {"machine": where(), "versions": store_versions()}
     rounds, seconds = (1, 1) if options.quick else (ROUNDS, SECONDS)
     if "reads" in wanted:
-        found = store_reads.measure(rounds=rounds, seconds=seconds)
+        result = store_reads.measure(rounds=rounds, seconds=seconds)
         report["store reads"] = {
             name: {
                 item: {load: asdict(cell) for load, cell in loads.items()}
                 for item, loads in items.items()
             }
-            for name, items in found.items()
+            for name, items in result.items()
         }
     if "writes" in wanted:
         report["store writes"] = {
-            name: asdict(one)
-            for name, one in store_writes.measure(rounds=rounds, seconds=seconds).items()
+            name: asdict(item)
+            for name, item in store_writes.measure(rounds=rounds, seconds=seconds).items()
         }
     finish(report, lambda own: (table for _part, table in store_tables.tables(own)), options.json)
 
@@ -71,7 +71,7 @@ def store_versions() -> dict[str, str]:
     """Return the versions of all programs and packages that are measured."""
     server = next(iter(sorted(UNPACKED.glob("usr/lib/postgresql/*"))), None)
     return {
-        **{name: said for name, said in versions().items() if name not in OTHERS},
+        **{name: message for name, message in versions().items() if name not in OTHERS},
         "SQLite": sqlite3.sqlite_version,
         "PostgreSQL": server.name if server else "none",
         **{name: version(name) for name in PACKAGES},

@@ -28,7 +28,7 @@ CONTENDERS = {
 """Name → the backend, and ``proxy_workers``."""
 ITEMS = {"meta_data.json": PATH, "local-hostname": "/latest/meta-data/local-hostname"}
 LOADS = tuple(Load(clients=clients, keep=keep) for keep in (False, True) for clients in (1, 32))
-GUESTS = max(one.threads for one in LOADS)
+GUESTS = max(item.threads for item in LOADS)
 RECORDS = 200
 """Records in each database. The first ones are the guests'."""
 USERDATA = b"#cloud-config\n".ljust(16384, b"#")
@@ -42,7 +42,7 @@ Figures = dict[str, dict[str, dict[str, Cell]]]
 def measure(*, rounds: int, seconds: int) -> Figures:
     """Measure all ofport_claims. Values are medians of all rounds; failures are added up."""
     cells: dict[str, dict[str, dict[str, list[Cell]]]] = {
-        name: {item: {one.name: [] for one in LOADS} for item in ITEMS} for name in CONTENDERS
+        name: {item: {item.name: [] for item in LOADS} for item in ITEMS} for name in CONTENDERS
     }
     with ExitStack() as stack:
         stand = stack.enter_context(Stand(GUESTS))
@@ -60,12 +60,14 @@ def measure(*, rounds: int, seconds: int) -> Figures:
                     for item, path in ITEMS.items():
                         wanted = expected(backend)[item]
                         throughput.warm_up(direct, running, path=path, wanted=wanted)
-                        for one in LOADS:
-                            found = throughput.ask(direct, running, one, seconds=seconds, path=path)
-                            cells[name][item][one.name].append(found)
+                        for thread in LOADS:
+                            found = throughput.ask(
+                                direct, running, thread, seconds=seconds, path=path
+                            )
+                            cells[name][item][thread.name].append(found)
     return {
         name: {
-            item: {each: throughput.median(found) for each, found in loads.items()}
+            item: {each: throughput.median(result) for each, result in loads.items()}
             for item, loads in items.items()
         }
         for name, items in cells.items()

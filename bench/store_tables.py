@@ -13,9 +13,9 @@ CLIENTS = {"1": "1 client", "32": "32 clients"}
 
 def tables(report: Report) -> Iterator[tuple[str, Table]]:
     """Yield the tables that the run has values for, each after the name of its part of the page."""
-    found = list(targets(report))
-    if found:
-        yield "targets", target_table(found)
+    result = list(targets(report))
+    if result:
+        yield "targets", target_table(result)
     reads = report.get("store reads", {})
     for item in next(iter(reads.values()), {}):
         for kind, words in KINDS.items():

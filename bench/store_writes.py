@@ -57,7 +57,7 @@ class _Tally:
 
 def measure(*, rounds: int, seconds: int) -> dict[str, Writes]:
     """Return, for each interface and database, medians of all rounds; counts are added up."""
-    found: dict[str, list[Writes]] = {}
+    result: dict[str, list[Writes]] = {}
     with ExitStack() as stack:
         stand = stack.enter_context(Stand())
         server = stack.enter_context(Postgres(durable=True))
@@ -71,8 +71,8 @@ def measure(*, rounds: int, seconds: int) -> dict[str, Writes]:
                     name = f"{way}, {database}"
                     print(f"round {turn + 1} of {rounds}: {name}", flush=True)
                     with start(stand, url) as write:
-                        found.setdefault(name, []).append(press(write, seconds))
-    return {name: median(each) for name, each in found.items()}
+                        result.setdefault(name, []).append(press(write, seconds))
+    return {name: median(each) for name, each in result.items()}
 
 
 @contextmanager
@@ -168,7 +168,7 @@ def press(write: Write, seconds: float) -> Writes:
     for thread in threads:
         thread.join()
     took = time.monotonic() - begun
-    times = sorted(1000 * one for tally in tallies for one in tally.seconds)
+    times = sorted(1000 * second for tally in tallies for second in tally.seconds)
     failed = sum(tally.failed for tally in tallies)
     return Writes(
         rate=len(times) / took,
@@ -194,10 +194,10 @@ def _client(write: Write, client: int, until: float, tally: _Tally) -> None:
 def median(found: list[Writes]) -> Writes:
     """Return the median of each value; writes and failures are added up."""
     return Writes(
-        rate=statistics.median(one.rate for one in found),
-        rates=[one.rate for one in found],
-        p50=statistics.median(one.p50 for one in found),
-        p99=statistics.median(one.p99 for one in found),
-        writes=sum(one.writes for one in found),
-        failed=sum(one.failed for one in found),
+        rate=statistics.median(item.rate for item in found),
+        rates=[item.rate for item in found],
+        p50=statistics.median(item.p50 for item in found),
+        p99=statistics.median(item.p99 for item in found),
+        writes=sum(item.writes for item in found),
+        failed=sum(item.failed for item in found),
     )

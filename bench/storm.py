@@ -124,8 +124,8 @@ def storm(guests: Sequence[Guest], pids: Sequence[int]) -> Storm:
     crawls = []
     for guest in guests:
         sockets = [guest.namespace.open_socket() for _path in PATHS]
-        for one in sockets:
-            one.setblocking(False)
+        for item in sockets:
+            item.setblocking(False)
         crawls.append(Crawl(sockets, selector))
     cpu, own, began = processes.cpu_seconds(pids), time.process_time(), time.monotonic()
     for crawl in crawls:
@@ -150,7 +150,7 @@ def storm(guests: Sequence[Guest], pids: Sequence[int]) -> Storm:
 
 def measure(*, rounds: int, guests: int = GUESTS) -> dict[str, dict[str, float]]:
     """Return, for each proxy, medians of all rounds; failures of all rounds are added up."""
-    found: dict[str, list[Storm]] = {}
+    result: dict[str, list[Storm]] = {}
     with ExitStack() as stack:
         stand = stack.enter_context(Stand(guests))
         proxy = stack.enter_context(
@@ -168,8 +168,8 @@ def measure(*, rounds: int, guests: int = GUESTS) -> dict[str, dict[str, float]]
             for name, start in starts.items():
                 print(f"storm {turn + 1} of {rounds}: {name}", flush=True)
                 with contextmanager(start)() as pids:
-                    found.setdefault(name, []).append(storm(stand.guests, pids))
-    return {name: _median(storms) for name, storms in found.items()}
+                    result.setdefault(name, []).append(storm(stand.guests, pids))
+    return {name: _median(storms) for name, storms in result.items()}
 
 
 def _dfmeta(stand: Stand, workers: int) -> Iterator[list[int]]:
@@ -193,7 +193,7 @@ def _peer(stand: Stand, proxy: Guest, make: Callable[..., Program]) -> Iterator[
 
 
 def _median(storms: Sequence[Storm]) -> dict[str, float]:
-    rows: list[Mapping[str, float]] = [asdict(one) for one in storms]
+    rows: list[Mapping[str, float]] = [asdict(item) for item in storms]
     figures = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
     return {
         **figures,

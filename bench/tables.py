@@ -26,9 +26,9 @@ class Table:
 
 def tables(report: Report) -> Iterator[Table]:
     """Yield a table for each part that the run has measured."""
-    found = targets(report)
-    if found:
-        yield target_table(found)
+    result = targets(report)
+    if result:
+        yield target_table(result)
     if "throughput" in report:
         for kind, words in KINDS.items():
             for count in COUNTS:
@@ -50,7 +50,8 @@ def tables(report: Report) -> Iterator[Table]:
 def target_table(found: Iterable[Target]) -> Table:
     """Return a table of targets, and whether each is met."""
     rows = [
-        (one.name, number(one.value), one.wanted, "met" if one.met else "missed") for one in found
+        (item.name, number(item.value), item.wanted, "met" if item.met else "missed")
+        for item in found
     ]
     return Table(title="Targets", columns=("target", "measured", "required", "result"), rows=rows)
 

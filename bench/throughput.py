@@ -35,7 +35,7 @@ from tests.harness.netns import Namespace
 LOADS = tuple(
     Load(clients=clients, keep=keep) for keep in (False, True) for clients in (1, 32, 256)
 )
-GUESTS = max(one.threads for one in LOADS)
+GUESTS = max(item.threads for item in LOADS)
 PEER_PORT = 18081
 WARM_UP = 1
 INSTANCES = (10, 200, 1000)
@@ -74,7 +74,7 @@ Start = Callable[[Place], AbstractContextManager[Running]]
 
 def ofport_claims() -> dict[str, Start]:
     """Return the function that starts each proxy, by the proxy's name."""
-    found: dict[str, Start] = {
+    result: dict[str, Start] = {
         IN_PROCESS: _dfmeta(0),
         IPV6: _dfmeta(0, HOST_IP6),
         ONE_WORKER: _dfmeta(1),
@@ -86,9 +86,9 @@ def ofport_claims() -> dict[str, Start]:
         NEUTRON: _peer(peers.NeutronMetadata),
         NOVA: _nova,
     }
-    found |= {path_name(count): _path(count) for count in INSTANCES}
-    found |= {path_name(count, one_thread=True): _path(count, 1) for count in ALONE}
-    return found | {path_name(10, one_thread=True, logs=False): _path(10, 1, logs=False)}
+    result |= {path_name(count): _path(count) for count in INSTANCES}
+    result |= {path_name(count, one_thread=True): _path(count, 1) for count in ALONE}
+    return result | {path_name(10, one_thread=True, logs=False): _path(10, 1, logs=False)}
 
 
 def _dfmeta(workers: int, host: str = METADATA_IP) -> Start:
@@ -161,7 +161,7 @@ def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dic
     """Return, for each proxy and load, medians of all rounds; failures are added up."""
     starts = ofport_claims()
     cells: dict[str, dict[str, list[Cell]]] = {
-        name: {one.name: [] for one in LOADS} for name in names
+        name: {item.name: [] for item in LOADS} for name in names
     }
     with ExitStack() as stack:
         usual = usual_place(stack)
@@ -174,11 +174,11 @@ def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dic
                 place = crowded if name == IN_HAPROXY_CROWD else usual
                 with starts[name](place) as running:
                     warm_up(place.direct, running)
-                    for one in LOADS:
-                        cell = ask(place.direct, running, one, seconds=seconds)
-                        cells[name][one.name].append(cell)
+                    for thread in LOADS:
+                        cell = ask(place.direct, running, thread, seconds=seconds)
+                        cells[name][thread.name].append(cell)
     return {
-        name: {each: median(found) for each, found in loads.items()}
+        name: {each: median(result) for each, result in loads.items()}
         for name, loads in cells.items()
     }
 

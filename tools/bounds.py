@@ -41,15 +41,15 @@ def requirements(text: str) -> Iterator[Requirement]:
     :param text: the content of setup.cfg.
     :raises ValueError: a line is not ``name>=lowest`` or ``name>=lowest,<below``.
     """
-    found = configparser.ConfigParser()
-    found.read_string(text)
-    wanted = {"": found["options"]["install_requires"]}
-    wanted |= {extra: found["options.extras_require"][extra] for extra in EXTRAS}
+    parser = configparser.ConfigParser()
+    parser.read_string(text)
+    wanted = {"": parser["options"]["install_requires"]}
+    wanted |= {extra: parser["options.extras_require"][extra] for extra in EXTRAS}
     for extra, lines in wanted.items():
         for line in lines.split():
-            if (one := _FORM.fullmatch(line)) is None:
+            if (match := _FORM.fullmatch(line)) is None:
                 raise ValueError(f"setup.cfg: {line}: write name>=lowest,<below")
-            yield Requirement(normalized(one["name"]), one["lowest"], extra)
+            yield Requirement(normalized(match["name"]), match["lowest"], extra)
 
 
 if __name__ == "__main__":

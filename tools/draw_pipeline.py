@@ -73,26 +73,26 @@ def sample_flows() -> tuple[Flow, ...]:
     version of IP, one behind a VLAN tag, and a container whose source is checked."""
     guests = (SAMPLE_GUEST, _SUBPORT, _CONTAINER)
     return *fixed_flows(SAMPLE_TAP), *(
-        flow for one in guests for flow in guest_flows(one, SAMPLE_TAP)
+        flow for guest in guests for flow in guest_flows(guest, SAMPLE_TAP)
     )
 
 
 def exits(purpose: Purpose) -> list[Stage | str]:
     """Return the destinations of packets of *purpose*: tables, or names of other places."""
-    found: list[Stage | str] = []
+    stages: list[Stage | str] = []
     for flow in sample_flows():
         if flow.purpose is not purpose:
             continue
         for action in flow.actions:
             if isinstance(action, Output):
-                found.append(_PORTS[action.port])
+                stages.append(_PORTS[action.port])
             elif isinstance(action, ToController):
-                found.append(CONTROLLER)
+                stages.append(CONTROLLER)
             elif isinstance(action, Reclassify):
-                found.append(BRIDGE)
+                stages.append(BRIDGE)
         if isinstance(flow.goto, Stage):
-            found.append(flow.goto)
-    return list(dict.fromkeys(found)) or [DROPPED]
+            stages.append(flow.goto)
+    return list(dict.fromkeys(stages)) or [DROPPED]
 
 
 def descriptions(purposes: type[P]) -> dict[P, str]:
@@ -106,24 +106,24 @@ def descriptions(purposes: type[P]) -> dict[P, str]:
         for node in tree.body
         if isinstance(node, ast.ClassDef) and node.name == purposes.__name__
     )
-    found = {}
+    result = {}
     for name, text in itertools.pairwise(body):
         if isinstance(name, ast.Assign) and isinstance(text, ast.Expr):
             assert isinstance(name.targets[0], ast.Name)
             assert isinstance(text.value, ast.Constant)
-            found[purposes[name.targets[0].id]] = " ".join(str(text.value.value).split())
-    return found
+            result[purposes[name.targets[0].id]] = " ".join(str(text.value.value).split())
+    return result
 
 
 def in_order(stage: Stage) -> list[Purpose]:
     """Return the purposes of a table, the highest priority first."""
-    mine = [purpose for purpose in BR_INT.purposes if purpose.stage is stage]
-    return sorted(mine, key=lambda one: (-LAYOUT.priority(one), one.value))
+    purposes = [purpose for purpose in BR_INT.purposes if purpose.stage is stage]
+    return sorted(purposes, key=lambda purpose: (-LAYOUT.priority(purpose), purpose.value))
 
 
 def has_last(stage: Stage) -> bool:
     """Return whether a flow of that table matches all packets that no other flow matches."""
-    return any(one.priority is Priority.DROP for one in in_order(stage))
+    return any(item.priority is Priority.DROP for item in in_order(stage))
 
 
 def label(purpose: Purpose) -> str:
@@ -210,7 +210,7 @@ def heading_height(why: tuple[str, ...]) -> int:
 
 def boxes() -> list[Box]:
     """Return the boxes of all tables, one below the other."""
-    texts, found, top = descriptions(Purpose), [], 74
+    texts, result, top = descriptions(Purpose), [], 74
     for stage, table in TABLES.items():
         why = tuple(textwrap.wrap(table.why, int((BOX_WIDTH - 24) / LETTER)))
         below = top + heading_height(why)
@@ -219,9 +219,9 @@ def boxes() -> list[Box]:
             wrapped = textwrap.wrap(texts[purpose], int((BOX_RIGHT - TEXT_LEFT - 10) / LETTER))
             rows.append(Row(purpose, below, tuple(wrapped)))
             below += rows[-1].height
-        found.append(Box(stage, top, why, tuple(rows)))
-        top = found[-1].bottom + GAP
-    return found
+        result.append(Box(stage, top, why, tuple(rows)))
+        top = result[-1].bottom + GAP
+    return result
 
 
 def picture() -> str:

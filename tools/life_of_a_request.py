@@ -88,12 +88,12 @@ def conversation(log: str) -> str:
     :param log: the log of ovs-vswitchd, with OpenFlow messages.
     """
     starts = [*_OPENFLOW.finditer(log)]
-    ends = [one.start() for one in starts[1:]] + [len(log)]
-    messages = [(one[1], log[one.end() : end]) for one, end in zip(starts, ends, strict=True)]
-    ours = next(connection for connection, text in messages if "OFPT_PACKET_IN" in text)
+    ends = [item.start() for item in starts[1:]] + [len(log)]
+    messages = [(item[1], log[item.end() : end]) for item, end in zip(starts, ends, strict=True)]
+    message = next(connection for connection, text in messages if "OFPT_PACKET_IN" in text)
     kept = ""
     for connection, text in messages:
-        if connection == ours and not any(kind in text for kind in _BY_THE_WAY):
+        if connection == message and not any(kind in text for kind in _BY_THE_WAY):
             # A log line that is not part of an OpenFlow message begins with the time.
             kept += re.split(r"^\d{4}-\d\d-\d\dT", text, flags=re.MULTILINE)[0]
     return _renumbered(kept)

@@ -74,14 +74,14 @@ class Core:
     def judge(self, mutant: Mutant) -> Result:
         """Run the tests that reach a mutant."""
         path = self._root / mutant.file
-        found = mutation.change(mutant, path.read_bytes()) if path.exists() else None
-        if found is None:
+        change = mutation.change(mutant, path.read_bytes()) if path.exists() else None
+        if change is None:
             return Result(mutant, "absent")
-        tests = self._near(mutant.file, found[1])
+        tests = self._near(mutant.file, change[1])
         if not tests:
-            return Result(mutant, "not reached", found[1])
+            return Result(mutant, "not reached", change[1])
         failed = self.failures(tests, mutant)
-        return Result(mutant, "killed" if failed else "survived", found[1], "".join(failed[:1]))
+        return Result(mutant, "killed" if failed else "survived", change[1], "".join(failed[:1]))
 
     def failures(self, tests: Sequence[str], mutant: Mutant | None = None) -> list[str]:
         """Return the tests that fail; with a mutant, only the first."""
@@ -108,12 +108,12 @@ class Core:
             process.communicate()
             return ["(time limit)"]
         gone = {
-            one
-            for one in tests
-            if re.search(rf"not found: .*{re.escape(one)}$", output, re.MULTILINE)
+            test
+            for test in tests
+            if re.search(rf"not found: .*{re.escape(test)}$", output, re.MULTILINE)
         }
         if process.returncode == _WRONG_USE and gone:  # since the map was made
-            return self.failures([one for one in tests if one not in gone], mutant)
+            return self.failures([test for test in tests if test not in gone], mutant)
         return _FAILED.findall(output) or ["(no report)"] * (process.returncode != 0)
 
     def _make(self, folder: Path) -> None:
@@ -122,7 +122,7 @@ class Core:
             shutil.copy(reach.__file__, folder / "dfmeta_reach.py")
             options += ["-p", "dfmeta_reach"]
         environment = {"PYTHONPATH": str(folder), reach.FOLDER: str(folder)}
-        folders = next(one for one in _FOLDERS if (self._root / one[0]).exists())
+        folders = next(folder for folder in _FOLDERS if (self._root / folder[0]).exists())
         command = [*_PYTEST, *options, *folders]
         subprocess.run(command, cwd=self._root, env=os.environ | environment, check=False)
 
@@ -138,7 +138,9 @@ class Core:
         tests -= self._reached.failed | {reach.IMPORT}
         chosen: list[str] = []
         seconds = 0.0
-        for test in sorted(tests, key=lambda one: (_distance(file, one), self._sizes[one], one)):
+        for test in sorted(
+            tests, key=lambda test: (_distance(file, test), self._sizes[test], test)
+        ):
             seconds += self._reached.seconds[test]
             if len(chosen) == _FUNCTIONS or (chosen and seconds > _SECONDS):
                 break
@@ -185,7 +187,7 @@ def _judge(core: Core, mutants: Iterable[Mutant]) -> Iterator[Result]:
             if one.state != "killed":
                 _show(one)
     # A test that fails without a mutant as well has killed none.
-    failures = core.failures(sorted({one.killer for one in results if "::" in one.killer}))
+    failures = core.failures(sorted({item.killer for item in results if "::" in item.killer}))
     for one in results:
         if one.state == "killed" and one.killer in failures:
             doubtful = one._replace(state="doubtful")
@@ -208,7 +210,9 @@ def main() -> None:
     if given.these:
         lines = given.these.read_text().splitlines()
         mutants = [
-            one for one in (Mutant(*json.loads(line)) for line in lines) if given.only in one.file
+            mutant
+            for mutant in (Mutant(*json.loads(line)) for line in lines)
+            if given.only in mutant.file
         ]
     else:
         mutants = mutation.listed(ROOT, given.number, given.only)
@@ -220,7 +224,7 @@ def main() -> None:
         folder = given.map or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(exist_ok=True)
         core = Core(root, folder)
-        counts = Counter(one.state for one in _judge(core, mutants))
+        counts = Counter(item.state for item in _judge(core, mutants))
     reached = counts["killed"] + counts["survived"]
     print(", ".join(f"{state} {number}" for state, number in counts.most_common()))
     for of, number in (("all", reached + counts["not reached"]), ("those reached", reached)):

@@ -27,7 +27,7 @@ _LINES: Final = 300
 _EXCLUDED: Final = ("dfmeta/conf/", "dfmeta/metrics.py", "dfmeta/store/db/migrations/")
 """Declarations, of which texts are the most part."""
 _TURNED: Final[dict[type[ast.AST], type[ast.AST]]] = {
-    one: other
+    item: other
     for pair in [
         (ast.Eq, ast.NotEq),
         (ast.Lt, ast.GtE),
@@ -40,7 +40,7 @@ _TURNED: Final[dict[type[ast.AST], type[ast.AST]]] = {
         (ast.LShift, ast.RShift),
         (ast.BitOr, ast.BitAnd),
     ]
-    for one, other in (pair, pair[::-1])
+    for item, other in (pair, pair[::-1])
 }
 _LOG: Final = re.compile(r"(self\.)?_?log\b|complain|warnings\.", re.IGNORECASE)
 """Calls whose effect is a text for an operator."""
@@ -71,25 +71,25 @@ class Mutant(NamedTuple):
 def mutants_of(file: str, tree: ast.Module) -> Iterator[tuple[Mutant, int]]:
     """Yield the mutants of a module and their lines; meanwhile the tree is the mutant's."""
     seen: Counter[tuple[str, ...]] = Counter()
-    for function, body, place, one in _statements(tree, ""):
-        before = _head(one)
-        for kind in _changes(body, place, one):
+    for function, body, place, item in _statements(tree, ""):
+        before = _head(item)
+        for kind in _changes(body, place, item):
             key = (file, function, kind, before, _head(body[place]))
             if not re.search(r"[\n\t]", before) and before != key[-1]:
-                yield Mutant(*key, seen[key]), one.lineno
+                yield Mutant(*key, seen[key]), item.lineno
                 seen[key] += 1
 
 
 def _statements(of: Any, name: str) -> Iterator[tuple[str, list[ast.stmt], int, ast.stmt]]:
     for field in ("body", "orelse", "finalbody"):
         body = getattr(of, field, [])
-        for place, one in enumerate(body):
-            if isinstance(one, ast.FunctionDef | ast.ClassDef):
-                yield from _statements(one, f"{name}.{one.name}".lstrip("."))
-            elif "TYPE_CHECKING" not in _head(one):
-                if not isinstance(of, ast.Module | ast.ClassDef) or _is_number(one):
-                    yield name, body, place, one
-                yield from _statements(one, name)
+        for place, item in enumerate(body):
+            if isinstance(item, ast.FunctionDef | ast.ClassDef):
+                yield from _statements(item, f"{name}.{item.name}".lstrip("."))
+            elif "TYPE_CHECKING" not in _head(item):
+                if not isinstance(of, ast.Module | ast.ClassDef) or _is_number(item):
+                    yield name, body, place, item
+                yield from _statements(item, name)
     for part in (*getattr(of, "handlers", ()), *getattr(of, "cases", ())):
         yield from _statements(part, name)
 
@@ -137,29 +137,29 @@ def _text(call: ast.Call) -> str:
 def _expressions(of: ast.AST) -> Iterator[str]:
     for field, value in ast.iter_fields(of):
         values = value if isinstance(value, list) else [value]
-        for number, one in enumerate(values):
-            if field in _TYPES or not isinstance(one, _PARTS) or isinstance(one, ast.JoinedStr):
+        for number, item in enumerate(values):
+            if field in _TYPES or not isinstance(item, _PARTS) or isinstance(item, ast.JoinedStr):
                 continue
             where: tuple[Any, Any] = (value, number) if isinstance(value, list) else (of, field)
             condition = field in ("test", "ifs")
-            match one:
+            match item:
                 case ast.Compare(ops=[turned]):
-                    yield from _put(one.ops, 0, _TURNED[type(turned)](), "comparison")
+                    yield from _put(item.ops, 0, _TURNED[type(turned)](), "comparison")
                 case ast.BoolOp():
-                    yield from _put(one, "op", _TURNED[type(one.op)](), "and/or")
+                    yield from _put(item, "op", _TURNED[type(item.op)](), "and/or")
                 case ast.UnaryOp(op=ast.Not()):
-                    yield from _put(*where, one.operand, "not dropped")
+                    yield from _put(*where, item.operand, "not dropped")
                 case ast.Name() | ast.Attribute() | ast.Call() if condition:
-                    yield from _put(*where, ast.UnaryOp(ast.Not(), one), "not added")
-                case ast.BinOp() if type(one.op) in _TURNED and not _is_text(one):
-                    yield from _put(one, "op", _TURNED[type(one.op)](), "arithmetic")
+                    yield from _put(*where, ast.UnaryOp(ast.Not(), item), "not added")
+                case ast.BinOp() if type(item.op) in _TURNED and not _is_text(item):
+                    yield from _put(item, "op", _TURNED[type(item.op)](), "arithmetic")
                 case ast.Constant(value=bool() as constant):
                     yield from _put(*where, ast.Constant(not constant), "constant")
                 case ast.Constant(value=int() | float() as constant):
                     yield from _put(*where, ast.Constant(constant + 1), "constant")
                 case ast.Constant(value=str() as text) if isinstance(of, ast.Compare) and text:
                     yield from _put(*where, ast.Constant(text + "x"), "constant")
-            yield from _expressions(one)
+            yield from _expressions(item)
 
 
 def _is_text(one: ast.BinOp) -> bool:
@@ -191,7 +191,7 @@ def listed(root: Path, number: int, only: str = "") -> list[Mutant]:
             candidates.extend(mutant for mutant, _ in mutants_of(file, ast.parse(text)))
             room[file] = 1 + text.count("\n") // _LINES
     chosen: dict[tuple[str, str], Mutant] = {}
-    for mutant in sorted(candidates, key=lambda one: one.rank):
+    for mutant in sorted(candidates, key=lambda candidate: candidate.rank):
         if mutant[:2] not in chosen and (only or room[mutant.file]) and len(chosen) < number:
             room[mutant.file] -= 1
             chosen[mutant[:2]] = mutant
@@ -201,8 +201,8 @@ def listed(root: Path, number: int, only: str = "") -> list[Mutant]:
 def change(mutant: Mutant, source: bytes) -> tuple[ast.Module, int] | None:
     """Return the mutant's module and line; None if the module has no such statement."""
     tree = ast.parse(source)
-    for one, line in mutants_of(mutant.file, tree):
-        if one == mutant:
+    for item, line in mutants_of(mutant.file, tree):
+        if item == mutant:
             return ast.fix_missing_locations(tree), line
     return None
 
@@ -214,9 +214,9 @@ def _begin(mutant: Mutant) -> None:
     def changed(loader: SourceFileLoader, name: str) -> CodeType | None:
         if Path(loader.path) != file:
             return get_code(loader, name)
-        found = change(mutant, file.read_bytes())
-        assert found is not None, mutant
-        return compile(found[0], file, "exec", dont_inherit=True)
+        result = change(mutant, file.read_bytes())
+        assert result is not None, mutant
+        return compile(result[0], file, "exec", dont_inherit=True)
 
     setattr(SourceFileLoader, "get_code", changed)  # noqa: B010
 

@@ -111,7 +111,7 @@ def lint(outcome: Outcome) -> None:
     pages = ["-W", "--keep-going", "-q", "-b", "dummy", "-d", ".cache/pages", "doc/source"]
     outcome.check("pages", ["sphinx-build", *pages, ".cache/pages"])
     typed = ["dfmeta", "tests/harness", "tests/host/selftest", "tests/soak/real"]
-    programs = [str(one) for one in sorted((ROOT / "tools").glob("*.py"))]
+    programs = [str(path) for path in sorted((ROOT / "tools").glob("*.py"))]
     options = ["--no-error-summary", "--explicit-package-bases"]
     outcome.check("mypy", ["mypy", *options, *typed, "tests/conftest.py", *programs])
 
@@ -145,15 +145,15 @@ def core(outcome: Outcome, *arguments: str) -> None:
 def host(outcome: Outcome) -> None:
     """Run the tests of host, and those that failed once more, alone."""
     failed = outcome.pytest("tests/host", *_spread("host"), "--timeout=180")
-    names = list(dict.fromkeys(one.name.partition(" (")[0] for one in failed))
+    names = list(dict.fromkeys(item.name.partition(" (")[0] for item in failed))
     again = len(names) <= RETRIED and not any(_is_changed(name) for name in names)
     if not names or not again:
         outcome.failed += failed
         return
     second = outcome.pytest(*names, "--timeout=180", "-n0")
     outcome.failed += second
-    twice = {one.name.partition(" (")[0] for one in second}
-    outcome.flaky = [one for one in failed if one.name.partition(" (")[0] not in twice]
+    twice = {item.name.partition(" (")[0] for item in second}
+    outcome.flaky = [item for item in failed if item.name.partition(" (")[0] not in twice]
     _keep(outcome.flaky)
 
 
@@ -170,8 +170,8 @@ def _keep(flaky: Iterable[failures.Failure]) -> None:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     commit = _git("rev-parse", "--short", "HEAD").strip()
     with FLAKY.open("a", encoding="utf-8") as file:
-        for one in flaky:
-            row = {"time": now, "test": one.name, "commit": commit, "error": one.error}
+        for item in flaky:
+            row = {"time": now, "test": item.name, "commit": commit, "error": item.error}
             file.write(json.dumps(row) + "\n")
 
 
@@ -204,14 +204,14 @@ def changed_lines(ref: str) -> dict[str, set[int]]:
 def changed(outcome: Outcome, ref: str) -> None:
     """Run the tests of core that reach the changed lines, and the tests that changed."""
     reaching = reach.tests_of(reach.load(REACH), changed_lines(ref))
-    tests = [one for one in changed_files(ref) if re.search(r"(^|/)test_\w+\.py$", one)]
-    present = [one for one in tests if (ROOT / one).exists()]
-    chosen = [one for one in reaching if one.partition("::")[0] not in present]
-    chosen = sorted(one for one in chosen if (ROOT / one.partition("::")[0]).exists())
-    chosen += [one for one in present if one.startswith("tests/core/")]
+    tests = [change for change in changed_files(ref) if re.search(r"(^|/)test_\w+\.py$", change)]
+    present = [test for test in tests if (ROOT / test).exists()]
+    chosen = [item for item in reaching if item.partition("::")[0] not in present]
+    chosen = sorted(item for item in chosen if (ROOT / item.partition("::")[0]).exists())
+    chosen += [item for item in present if item.startswith("tests/core/")]
     if chosen:
         core(outcome, *chosen)
-    if others := [one for one in present if not one.startswith("tests/core/")]:
+    if others := [item for item in present if not item.startswith("tests/core/")]:
         outcome.failed += outcome.pytest(*others, *_spread("host"), "--timeout=180")
 
 

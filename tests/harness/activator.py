@@ -47,7 +47,7 @@ class Activator(Closing):
         # First move all descriptors away, because one may have the number that another needs.
         away = " ".join(f"{_ASIDE + n}<&{fd}" for n, fd in enumerate(self.fds))
         moves = [(_FIRST + n, _ASIDE + n) for n in range(len(self.fds))]
-        there = " ".join(f"{to}<&{aside} {aside}<&-" for to, aside in moves)
+        present = " ".join(f"{to}<&{aside} {aside}<&-" for to, aside in moves)
         variables = f"LISTEN_FDS={len(self.fds)} LISTEN_FDNAMES={':'.join(self.names)}"
-        script = f'exec {away}; exec {there}; export LISTEN_PID=$$ {variables}; exec "$@"'
+        script = f'exec {away}; exec {present}; export LISTEN_PID=$$ {variables}; exec "$@"'
         return ["bash", "-c", script, "activator"]

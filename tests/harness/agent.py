@@ -374,20 +374,20 @@ def ask(
 
 def samples(text: str) -> dict[str, float]:
     """Return every sample in the text of ``/metrics``: ``name{labels}`` to its value."""
-    found = {}
+    result = {}
     for line in text.splitlines():
         if match := _SAMPLE.match(line):
-            found[line[: match.start("value")].strip()] = float(match["value"])
-    return found
+            result[line[: match.start("value")].strip()] = float(match["value"])
+    return result
 
 
 def kernel_stacks(pid: int) -> str:
     """Return the functions of the kernel in which the threads of a process wait (proc(5))."""
-    found = []
+    result = []
     for stack in Path(f"/proc/{pid}/task").glob("*/stack"):
         with contextlib.suppress(OSError):  # the thread has ended
-            found.append(f"{stack.parent.name}: {' '.join(stack.read_text().split()[1::2])}")
-    return "\n".join(found)
+            result.append(f"{stack.parent.name}: {' '.join(stack.read_text().split()[1::2])}")
+    return "\n".join(result)
 
 
 def program(name: str) -> list[str]:

@@ -165,8 +165,8 @@ class Booting:
             _stdin, stdout, stderr = self._streams
             if status:
                 stderr.seek(0)
-                said = stderr.read().decode(errors="replace")
-                raise netns.CommandError(["cloud-init"], status, "", said)
+                message = stderr.read().decode(errors="replace")
+                raise netns.CommandError(["cloud-init"], status, "", message)
             stdout.seek(0)
             return self._boot(json.load(stdout))
         finally:

@@ -178,9 +178,9 @@ def run(main: Callable[[list[str]], int | None], arguments: list[str]) -> bytes:
         sys.exit(main(arguments))
     os.close(writing)
     with open(reading, "rb") as output:
-        said = output.read()
+        message = output.read()
     os.waitpid(child, 0)
-    return said
+    return message
 
 
 def read(path: str) -> str | None:

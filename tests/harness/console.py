@@ -38,10 +38,10 @@ class Step:
 
 def blocks(page: str) -> Iterator[Block]:
     """Yield every literal block, in the page's order."""
-    for found in _BLOCK.finditer(page):
-        caption = re.search(r":caption: (.*)", found[2])
-        text = re.sub("^ {3}", "", found[3], flags=re.MULTILINE).strip("\n")
-        yield Block(kind=found[1], caption=caption[1] if caption else "", text=text)
+    for result in _BLOCK.finditer(page):
+        caption = re.search(r":caption: (.*)", result[2])
+        text = re.sub("^ {3}", "", result[3], flags=re.MULTILINE).strip("\n")
+        yield Block(kind=result[1], caption=caption[1] if caption else "", text=text)
 
 
 def steps(text: str) -> Iterator[Step]:

@@ -53,8 +53,8 @@ class Container(Guest):
             self.namespace.ip(
                 f"addr add {self.interface} dev {self.device}", *self._route_commands()
             )
-            for one in address6:
-                self.add_address6(one)
+            for item in address6:
+                self.add_address6(item)
             self._tagger = Script(parent.namespace, "tagger", parent.device, str(vid), inner)
             self._tagger.__enter__()
         except BaseException:

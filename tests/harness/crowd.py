@@ -72,7 +72,7 @@ class Crowd:
     def declare(self, number: int, instances: Mapping[int, str]) -> None:
         """Write the port's list of subports: VLAN id → instance."""
         key = "dfmeta-subports"
-        entries = [{"vid": vid, "instance_id": one} for vid, one in instances.items()]
+        entries = [{"vid": vid, "instance_id": instance} for vid, instance in instances.items()]
         mutations = [
             ["external_ids", "delete", ["set", [key]]],
             ["external_ids", "insert", ["map", [[key, json.dumps(entries)]]]],
@@ -82,8 +82,8 @@ class Crowd:
     def ofport(self, number: int) -> int:
         """Return the port's OpenFlow number; 0 while it has no number."""
         rows = self.host.ovsdb.select("Interface", "ofport", name=self.name(number))
-        found = [row["ofport"] for row in rows]
-        return found[0] if found and isinstance(found[0], int) else 0
+        result = [row["ofport"] for row in rows]
+        return result[0] if result and isinstance(result[0], int) else 0
 
     def wait_plugged(self, number: int) -> int:
         """Wait for the port's number, and return it; the port plugged last gets its number last."""

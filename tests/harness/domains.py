@@ -49,7 +49,7 @@ def definition(
     return (
         f"<domain type='kvm'><name>{domain}</name><uuid>{instance}</uuid>"
         f"{metadata if project or name else ''}"
-        f"<devices>{''.join(one.xml() for one in interfaces)}</devices></domain>\n"
+        f"<devices>{''.join(interface.xml() for interface in interfaces)}</devices></domain>\n"
     )
 
 

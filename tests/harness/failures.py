@@ -93,14 +93,14 @@ def read(path: Path) -> list[Failure]:
 
 def printed(failures: Iterable[Failure]) -> Iterator[str]:
     """Yield the lines to print: ends of errors, then the name of each failure."""
-    found = list(failures)
-    for one in found[:SHOWN]:
-        lines = one.error.splitlines()
-        yield f"-- {one.name}"
+    result = list(failures)
+    for line in result[:SHOWN]:
+        lines = line.error.splitlines()
+        yield f"-- {line.name}"
         if len(lines) > LINES:
             yield "..."
         yield from lines[-LINES:]
-    yield from (f"FAILED {one.name}" for one in found)
+    yield from (f"FAILED {item.name}" for item in result)
 
 
 if __name__ == "__main__":

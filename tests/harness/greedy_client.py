@@ -76,14 +76,14 @@ class Client:
 
     def _fill(self) -> None:
         while self.refills and len(self._open) < self.wanted:
-            one = socket.socket()
-            one.setblocking(False)
+            item = socket.socket()
+            item.setblocking(False)
             if self.kind == "unread":
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
-            one.connect_ex(self.address)
-            self._open[one.fileno()] = (one, self._bytes())
-            self._connecting.add(one.fileno())
-            self._poll.register(one.fileno(), select.POLLOUT)
+                item.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+            item.connect_ex(self.address)
+            self._open[item.fileno()] = (item, self._bytes())
+            self._connecting.add(item.fileno())
+            self._poll.register(item.fileno(), select.POLLOUT)
 
     def _bytes(self) -> list[bytes]:
         """Return the pieces to send, the last piece first."""
@@ -113,8 +113,8 @@ class Client:
     def _connected(self, number: int) -> None:
         self._connecting.discard(number)
         self.opened += 1
-        one, _rest = self._open[number]
-        if one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        item, _rest = self._open[number]
+        if item.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._end(number)
         else:
             # A client that reads nothing waits only for a reset.
@@ -126,9 +126,9 @@ class Client:
         if self.kind in ASKING:
             self._take(number)
             return
-        one, _rest = self._open[number]
+        item, _rest = self._open[number]
         try:
-            over = self.kind == "unread" or not one.recv(SMALL)
+            over = self.kind == "unread" or not item.recv(SMALL)
         except OSError:
             over = True
         if over:
@@ -136,11 +136,11 @@ class Client:
 
     def _take(self, number: int) -> None:
         """Continue to send a request, or send another one when the answer is complete."""
-        one, rest = self._open[number]
+        item, rest = self._open[number]
         try:
             if rest:
                 self._send(number)
-            data = one.recv(LARGE)
+            data = item.recv(LARGE)
         except BlockingIOError:
             return
         except OSError:
@@ -158,39 +158,39 @@ class Client:
 
     def _drip(self) -> None:
         if self.kind in ("head", "body"):
-            for number in [one for one in self._open if one not in self._connecting]:
+            for number in [item for item in self._open if item not in self._connecting]:
                 self._send(number)
 
     def _send(self, number: int) -> None:
-        one, rest = self._open[number]
+        item, rest = self._open[number]
         with contextlib.suppress(OSError):
             if rest and self.kind in ASKING:
-                rest[0] = rest[0][one.send(rest[0]) :]
+                rest[0] = rest[0][item.send(rest[0]) :]
                 if not rest[0]:
                     rest.clear()
                     self._poll.modify(number, select.POLLIN)
             elif rest:
-                one.send(rest.pop())
+                item.send(rest.pop())
             elif self.kind in ("head", "body"):
-                one.send(b"x")
+                item.send(b"x")
 
     def _end(self, number: int) -> None:
         self.ended += 1
         self._close(number)
 
     def _close(self, number: int) -> None:
-        one, _rest = self._open.pop(number)
+        item, _rest = self._open.pop(number)
         self._read.pop(number, None)
         self._poll.unregister(number)
-        one.close()
+        item.close()
 
 
 def whole(answer: bytes) -> bool:
     """Return whether *answer* is complete, by its Content-Length (RFC 9112, 6.3)."""
-    head, found, body = answer.partition(b"\r\n\r\n")
+    head, result, body = answer.partition(b"\r\n\r\n")
     for line in head.lower().split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
-        if found and name == b"content-length":
+        if result and name == b"content-length":
             return len(body) >= int(value)
     return False
 

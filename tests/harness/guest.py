@@ -148,7 +148,7 @@ class Guest(Closing):
         try:
             self.namespace.setting("net/ipv6/conf/default/accept_dad", "0")
             lines = [f"addr add {self.interface} dev {self.device}", *self._route_commands()]
-            lines += [line for one in address6 for line in self._address6_commands(one)]
+            lines += [line for item in address6 for line in self._address6_commands(item)]
             ends = (host.namespace, self.port, self.namespace, self.device)
             netns.veth(*ends, mac=self.mac, then=lines)
             if plug:
@@ -248,7 +248,7 @@ class Guest(Closing):
 
     def add_address(self, *addresses: str) -> None:
         """Add addresses; ``source=`` of :meth:`curl` selects one."""
-        self.namespace.ip(*(f"addr add {one} dev {self.device}" for one in addresses))
+        self.namespace.ip(*(f"addr add {address} dev {self.device}" for address in addresses))
 
     @property
     def link_local(self) -> str:
@@ -259,7 +259,9 @@ class Guest(Closing):
 
     def add_address6(self, *addresses: str) -> None:
         """Add IPv6 addresses; one that is not link-local comes with a route to EC2's service."""
-        self.namespace.ip(*(line for one in addresses for line in self._address6_commands(one)))
+        self.namespace.ip(
+            *(line for address in addresses for line in self._address6_commands(address))
+        )
 
     def drop_ipv4(self) -> None:
         """Remove the guest's IPv4 address, and with it all routes of IPv4."""
@@ -474,8 +476,8 @@ class Batch:
         results, errors = (_all_of(file) for file in (self._results, self._errors))
         self._files.close()
         if status:
-            said = errors.decode(errors="replace").lstrip(".")
-            raise netns.CommandError(["client.py"], status, "", said)
+            message = errors.decode(errors="replace").lstrip(".")
+            raise netns.CommandError(["client.py"], status, "", message)
         return [
             Sample(**{**result, "body": base64.b64decode(result["body"])})
             for result in json.loads(results)

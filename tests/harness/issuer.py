@@ -48,13 +48,13 @@ def jwk(key: Any, **members: str) -> dict[str, Any]:
     public = key.public_key()
     match key:
         case rsa.RSAPrivateKey():
-            found = RSAAlgorithm.to_jwk(public, as_dict=True)
+            result = RSAAlgorithm.to_jwk(public, as_dict=True)
         case ec.EllipticCurvePrivateKey():
-            found = ECAlgorithm.to_jwk(public, as_dict=True)
+            result = ECAlgorithm.to_jwk(public, as_dict=True)
         case _:
-            found = OKPAlgorithm.to_jwk(public, as_dict=True)
-    found.pop("key_ops", None)
-    return {**found, **members}
+            result = OKPAlgorithm.to_jwk(public, as_dict=True)
+    result.pop("key_ops", None)
+    return {**result, **members}
 
 
 class Issuer(OtherStore):

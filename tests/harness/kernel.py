@@ -77,14 +77,14 @@ def processes_in(path: Path) -> list[int]:
         wanted = f"net:[{path.stat().st_ino}]"
     except FileNotFoundError:
         return []
-    found = []
+    result = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             # It may end now. To read the link takes half the time of stat(2).
             with contextlib.suppress(OSError):
                 if os.readlink(f"/proc/{entry}/ns/net") == wanted:
-                    found.append(int(entry))
-    return found
+                    result.append(int(entry))
+    return result
 
 
 def tx_off(device: str) -> None:

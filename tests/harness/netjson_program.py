@@ -25,11 +25,11 @@ DYNAMIC = ("ipv6_slaac", "ipv6_dhcpv6-stateless", "ipv6_dhcpv6-stateful")
 def meaning(config: dict[str, Any]) -> dict[str, Any]:
     """Return the meaning of a configuration, without the names in it."""
     state = network_state.parse_net_config_data(config, skip_broken=False)
-    interfaces = {one["name"]: one for one in state.iter_interfaces()}
-    links, routes = {}, {route(one) for one in state.iter_routes()}
+    interfaces = {interface["name"]: interface for interface in state.iter_interfaces()}
+    links, routes = {}, {route(item) for item in state.iter_routes()}
     servers = set(state.dns_nameservers)
     for name, one in interfaces.items():
-        found = links[" ".join(key(name, interfaces))] = {
+        result = links[" ".join(key(name, interfaces))] = {
             "mac": mac(name, interfaces),
             "mtu": one.get("mtu"),
             "addresses": [],
@@ -38,27 +38,27 @@ def meaning(config: dict[str, Any]) -> dict[str, Any]:
         for subnet in one.get("subnets", []):
             kind = subnet["type"].replace("dhcp4", "dhcp")
             if "dhcp" in kind or kind in DYNAMIC:
-                found["addresses"].append(kind)
+                result["addresses"].append(kind)
             elif "address" in subnet:
                 address = f"{subnet['address'].partition('/')[0]}/{subnet['prefix']}"
-                found["addresses"].append(address)
+                result["addresses"].append(address)
             if "gateway" in subnet:
                 everywhere = "::/0" if ":" in subnet["gateway"] else "0.0.0.0/0"
                 routes.add(f"{everywhere} {subnet['gateway']}")
-            routes.update(route(one) for one in subnet.get("routes", []))
+            routes.update(route(item) for item in subnet.get("routes", []))
             servers.update(subnet.get("dns_nameservers") or [])
-        found["addresses"].sort()
+        result["addresses"].sort()
         servers.update(one.get("dns", {}).get("nameservers", []))
     return {"links": links, "routes": sorted(routes), "servers": sorted(servers)}
 
 
 def key(name: str, interfaces: dict[str, Any]) -> list[str]:
     """Return words that identify a device by MACs and VLAN ids."""
-    one = interfaces[name]
-    if one["type"] == "vlan":
-        below = key(one["vlan-raw-device"], interfaces)
-        return ["vlan", str(one["vlan_id"]), "on", *below]
-    if one["type"] == "bond":
+    interface = interfaces[name]
+    if interface["type"] == "vlan":
+        below = key(interface["vlan-raw-device"], interfaces)
+        return ["vlan", str(interface["vlan_id"]), "on", *below]
+    if interface["type"] == "bond":
         return ["bond", "of", *members(name, interfaces)]
     return [mac(name, interfaces)]
 
@@ -66,28 +66,30 @@ def key(name: str, interfaces: dict[str, Any]) -> list[str]:
 def members(name: str, interfaces: dict[str, Any]) -> list[str]:
     """Return the MACs of a bond's devices."""
     return [
-        mac(one, interfaces) for one in interfaces if interfaces[one].get("bond-master") == name
+        mac(interface, interfaces)
+        for interface in interfaces
+        if interfaces[interface].get("bond-master") == name
     ]
 
 
 def mac(name: str, interfaces: dict[str, Any]) -> str:
     """Return the MAC of a device, or the MAC that the kernel assigns."""
-    one = interfaces[name]
-    if one.get("mac_address"):
-        return str(one["mac_address"]).lower()
-    if one["type"] == "vlan":
-        return mac(one["vlan-raw-device"], interfaces)
+    interface = interfaces[name]
+    if interface.get("mac_address"):
+        return str(interface["mac_address"]).lower()
+    if interface["type"] == "vlan":
+        return mac(interface["vlan-raw-device"], interfaces)
     return members(name, interfaces)[0]
 
 
 def bond(one: dict[str, Any]) -> dict[str, str]:
     """Return a bond's parameters, as they are spelled in sysfs."""
-    found = {}
+    result = {}
     for name, value in one.items():
         spelled = name.replace("-", "_").replace("bond_", "")
         if name.startswith("bond") and spelled not in ("slaves", "master"):
-            found[spelled] = str(value)
-    return found
+            result[spelled] = str(value)
+    return result
 
 
 def route(one: dict[str, Any]) -> str:
@@ -110,8 +112,8 @@ def main() -> None:
         config = question["config"]
         if question["macs"] is not None:
             config = openstack.convert_net_json(config, known_macs=question["macs"])
-        found = netplan(config) if question["netplan"] else meaning(config)
-        sys.stdout.write(json.dumps(found) + "\n")
+        result = netplan(config) if question["netplan"] else meaning(config)
+        sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
 
 

@@ -294,11 +294,11 @@ def remove_own() -> None:
 
 def _found(prefix: str) -> list[Path]:
     """Paths of all places whose names begin so; each new namespace looks for them."""
-    found = []
+    result = []
     for place in _PLACES:
         with contextlib.suppress(FileNotFoundError):
-            found += [place / name for name in os.listdir(place) if name.startswith(prefix)]
-    return found
+            result += [place / name for name in os.listdir(place) if name.startswith(prefix)]
+    return result
 
 
 def _discard(path: Path) -> None:

@@ -123,7 +123,7 @@ class RecordingNova(OtherStore):
 
     def requests(self) -> list[Recorded]:
         """Return all requests since the start or :meth:`clear`, in their order."""
-        return [replace(one) for one in self._requests]
+        return [replace(response) for response in self._requests]
 
     def received(self) -> int:
         """Return the number of requests since the start or :meth:`clear`."""
@@ -243,14 +243,14 @@ class RecordingNova(OtherStore):
         self, request: Recorded, instance_id: str, *, has_length: bool
     ) -> tuple[int, Document]:
         with self.lock:
-            known = self._passwords.get(instance_id, b"")
+            password = self._passwords.get(instance_id, b"")
             if request.method == "GET":
-                return 200, Document(body=known)
+                return 200, Document(body=password)
             if request.method != "POST" or len(request.body) > _MAX_PASSWORD:
                 return _refused(400)
             if not has_length:
                 return _refused(500)
-            if known:
+            if password:
                 return _refused(409)
             self._passwords[instance_id] = request.body
         return 200, Document(body=b"")

@@ -85,7 +85,9 @@ class OtherStore(Closing):
         port: int = 0,
     ) -> None:
         self.answers: dict[str, bytes] = {}
-        self.answer: Answer = answer or (lambda asked: self.answers.get(asked.target, NOT_FOUND))
+        self.answer: Answer = answer or (
+            lambda request: self.answers.get(request.target, NOT_FOUND)
+        )
         self.asked: list[Asked] = []
         self.connections = 0
         self.stopping = threading.Event()
@@ -109,7 +111,7 @@ class OtherStore(Closing):
 
     def targets(self) -> list[str]:
         """Return the targets of all requests, in their order."""
-        return [asked.target for asked in self.asked]
+        return [request.target for request in self.asked]
 
     def __enter__(self) -> Self:
         self.start()
@@ -144,10 +146,10 @@ class OtherStore(Closing):
                 if len(first) != 3 or not first[2].startswith("HTTP/"):
                     sock.sendall(reply(b"", status=400))
                     return
-                asked = _read(first, lines, sock.getpeername()[0])
-                self.asked.append(asked)
+                request = _read(first, lines, sock.getpeername()[0])
+                self.asked.append(request)
                 try:
-                    content = self.answer(asked)
+                    content = self.answer(request)
                 except ResetError:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     return

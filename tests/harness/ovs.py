@@ -285,7 +285,9 @@ class OpenvSwitch(Closing):
             bridges = [row["name"] for row in self.ovsdb.select("Bridge", "name")]
         except OSError:
             return False
-        return daemon == "ovsdb-server" or all(self.mgmt_socket(one).exists() for one in bridges)
+        return daemon == "ovsdb-server" or all(
+            self.mgmt_socket(bridge).exists() for bridge in bridges
+        )
 
     def _tool(self, command: list[str], *, stdin: str | None = None, tries: int = 1) -> str:
         program = str(UNPACKED / "usr/bin" / command[0])

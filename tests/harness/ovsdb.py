@@ -36,9 +36,9 @@ class Ovsdb:
         :raises OSError: the server does not answer.
         """
         results: list[Any] = ask(self._path, "transact", _NAME, *operations)
-        for one in results:
-            if one is not None and "error" in one:
-                raise OvsdbRefusalError(f"{one['error']}: {one.get('details', '')}")
+        for item in results:
+            if item is not None and "error" in item:
+                raise OvsdbRefusalError(f"{item['error']}: {item.get('details', '')}")
         return results
 
     def select(self, table: str, *columns: str, **where: str) -> list[dict[str, Any]]:
@@ -48,8 +48,8 @@ class Ovsdb:
         """
         conditions = [[name, "==", value] for name, value in where.items()]
         operation: dict[str, Any] = {"op": "select", "table": table, "where": conditions}
-        (found,) = self.transact(operation | ({"columns": list(columns)} if columns else {}))
-        return list(found["rows"])
+        (result,) = self.transact(operation | ({"columns": list(columns)} if columns else {}))
+        return list(result["rows"])
 
     def init(self) -> None:
         """Make the one row of the table Open_vSwitch."""
@@ -81,7 +81,7 @@ class Ovsdb:
         :raises OvsdbRefusalError: there is such a port, or no such bridge.
         """
         columns: dict[str, Any] = {
-            "external_ids": ["map", [list(one) for one in external_ids.items()]]
+            "external_ids": ["map", [list(external_id) for external_id in external_ids.items()]]
         }
         if ofport_request:
             columns["ofport_request"] = ofport_request
@@ -111,8 +111,8 @@ class Ovsdb:
         :raises OvsdbRefusalError: there is no such bridge.
         """
         bridges, ports = (
-            one["rows"]
-            for one in self.transact(
+            item["rows"]
+            for item in self.transact(
                 {
                     "op": "select",
                     "table": "Bridge",
@@ -125,9 +125,9 @@ class Ovsdb:
         if not bridges:
             raise OvsdbRefusalError(f"there is no bridge {bridge}")
         kind, held = bridges[0]["ports"]
-        there = held if kind == "set" else [[kind, held]]
+        present = held if kind == "set" else [[kind, held]]
         return sorted(
-            row["name"] for row in ports if row["_uuid"] in there and row["name"] != bridge
+            row["name"] for row in ports if row["_uuid"] in present and row["name"] != bridge
         )
 
     def _change(self, *operations: Mapping[str, Any], wait: bool) -> None:
@@ -149,7 +149,7 @@ class Ovsdb:
 
     def _await(self, wanted: int, done: int) -> None:
         while done < wanted:
-            _waited, found = self.transact(
+            _waited, result = self.transact(
                 {
                     "op": "wait",
                     "table": _NAME,
@@ -161,7 +161,7 @@ class Ovsdb:
                 },
                 {"op": "select", "table": _NAME, "where": [], "columns": ["cur_cfg"]},
             )
-            done = found["rows"][0]["cur_cfg"]
+            done = result["rows"][0]["cur_cfg"]
 
 
 def _insert(table: str, **row: Any) -> dict[str, Any]:

@@ -57,26 +57,26 @@ def statements(tree: ast.Module, mark: int = -1) -> list[Statement]:
 
     :param mark: put a mark before each, with numbers from this one on; -1: change nothing.
     """
-    found: list[Statement] = []
+    result: list[Statement] = []
     pending: list[tuple[list[ast.stmt], bool]] = [(tree.body, False)]
     while pending:
         body, inner = pending.pop()
         marked: list[ast.stmt] = []
-        for one in body:
-            if not _executable(one):
-                marked.append(one)
+        for item in body:
+            if not _executable(item):
+                marked.append(item)
                 continue
             if mark >= 0:
-                marked.append(_mark(one, mark + len(found)))
-            marked.append(one)
-            nested = list(_bodies(one))
-            function = isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+                marked.append(_mark(item, mark + len(result)))
+            marked.append(item)
+            nested = list(_bodies(item))
+            function = isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
             pending.extend((part, inner or function) for part in nested)
-            first = min([one.lineno, *(each.lineno for each in _decorators(one))])
-            last = min([nested[0][0].lineno - 1] if nested else [one.end_lineno or one.lineno])
-            found.append(Statement(first, max(first, last), inner))
+            first = min([item.lineno, *(each.lineno for each in _decorators(item))])
+            last = min([nested[0][0].lineno - 1] if nested else [item.end_lineno or item.lineno])
+            result.append(Statement(first, max(first, last), inner))
         body[:] = marked
-    return found
+    return result
 
 
 def _decorators(one: ast.stmt) -> list[ast.expr]:
@@ -146,9 +146,9 @@ class _Recorder:
 
     def take(self, test: str) -> None:
         """Note the marks that are set as those of a test, and clear them."""
-        found = bytes(self._marks[: self._used])
-        self._marks[: self._used] = bytes(len(found))
-        self.reached[test].update(one.start() for one in re.finditer(b"\x01", found))
+        result = bytes(self._marks[: self._used])
+        self._marks[: self._used] = bytes(len(result))
+        self.reached[test].update(item.start() for item in re.finditer(b"\x01", result))
 
     def write(self, folder: str) -> None:
         """Write what this process has reached."""
@@ -273,7 +273,7 @@ def tests_of(reached: Map, changed: Mapping[str, Iterable[int]]) -> set[str]:
 
     :param changed: path of a module → numbers of lines, as they were when the map was made.
     """
-    found: set[str] = set()
+    result: set[str] = set()
     for path, lines in changed.items():
         known = reached.get(path, {})
         numbers = sorted(known)
@@ -282,8 +282,8 @@ def tests_of(reached: Map, changed: Mapping[str, Iterable[int]]) -> set[str]:
             tests = known[numbers[place - 1]] if place else {IMPORT}
             if IMPORT in tests:
                 tests = set(itertools.chain.from_iterable(known.values()))
-            found |= tests
-    return found - {IMPORT}
+            result |= tests
+    return result - {IMPORT}
 
 
 def main() -> int:
@@ -298,7 +298,7 @@ def main() -> int:
             parts = statements(ast.parse(file.read_bytes()))
         shares[path] = sum(map(bool, reached.tests.get(path, []))), len(parts)
     worst = sorted(
-        (path for path in shares if shares[path][1]), key=lambda one: _percent(shares[one])
+        (path for path in shares if shares[path][1]), key=lambda item: _percent(shares[item])
     )
     for path in worst[:_SHOWN]:
         sys.stdout.write(f"{_percent(shares[path]):5.1f} %  {path}\n")

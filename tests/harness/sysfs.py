@@ -63,7 +63,7 @@ class Machine:
 
     def names(self) -> list[str]:
         """Return the names of these devices."""
-        return [one.name for one in self.devices()]
+        return [device.name for device in self.devices()]
 
     def _device(self, kind: str, path: str, sort: str = "") -> Path:
         folder = self.root / "devices" / path

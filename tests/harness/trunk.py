@@ -96,7 +96,7 @@ class Trunk:
             **self.guest.external_ids(),
             "bridge_name": self.bridge,
             "trunk_id": self.id,
-            "subport_ids": json.dumps([one.port_id for one in self.subports]),
+            "subport_ids": json.dumps([subport.port_id for subport in self.subports]),
         }
         words = [f"{key}={json.dumps(value)}" for key, value in ids.items()]
         self.guest.host.vsctl(
@@ -117,7 +117,7 @@ class Trunk:
 
     def remove(self, vid: int) -> None:
         """Remove a subport."""
-        (gone,) = (one for one in self.subports if one.vid == vid)
+        (gone,) = (subport for subport in self.subports if subport.vid == vid)
         self.subports.remove(gone)
         self.guest.host.vsctl("del-port", gone.inner, "--", "del-port", gone.outer)
         if self._plugged:
@@ -126,7 +126,7 @@ class Trunk:
     def close(self) -> None:
         """Remove the trunk with all its ports; the VM's device stays."""
         host = self.guest.host
-        names = [self.inner, *(one.inner for one in self.subports)]
+        names = [self.inner, *(subport.inner for subport in self.subports)]
         words = [word for name in names for word in ("--", "--if-exists", "del-port", name)]
         host.vsctl("--if-exists", "del-br", self.bridge, *words)
         self._plugged = False

@@ -18,7 +18,7 @@ from tests.harness.poll import wait_for
 
 RULES = "/etc/udev/rules.d"
 _PROGRAM = next(
-    (UNPACKED / one for one in ("bin/udevadm", "usr/bin/udevadm") if (UNPACKED / one).exists()),
+    (UNPACKED / item for item in ("bin/udevadm", "usr/bin/udevadm") if (UNPACKED / item).exists()),
     UNPACKED / "bin/udevadm",
 )
 _SCRIPT = r"""
@@ -69,8 +69,8 @@ class Udev(Closing):
                     stdout=log,
                     stderr=subprocess.STDOUT,
                 )
-            there = "ready" if sysfs else "udevd"
-            wait_for(lambda: self._is_up(daemon=not sysfs), f"{there} of {self.folder}")
+            present = "ready" if sysfs else "udevd"
+            wait_for(lambda: self._is_up(daemon=not sysfs), f"{present} of {self.folder}")
         except BaseException:
             self.close()
             raise
@@ -101,8 +101,8 @@ class Udev(Closing):
         """Run ``udevadm test``: return the properties of a device after all rules, and udev's
         complaints about rules."""
         done = self.run(["udevadm", "test", "--action=add", syspath])
-        said = done.stderr.splitlines()
-        lines = [line for line in said if ".rules:" in line and " LINK '" not in line]
+        stderr = done.stderr.splitlines()
+        lines = [line for line in stderr if ".rules:" in line and " LINK '" not in line]
         return self.properties(syspath), lines
 
     def properties(self, syspath: str) -> dict[str, str]:

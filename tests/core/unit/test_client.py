@@ -20,7 +20,7 @@ from tests.harness.other_store import Last, OtherStore, reply
 def stranger(content: bytes) -> Iterator[cfg.ConfigOpts]:
     """A configuration whose admin listener is another program's."""
 
-    with OtherStore(lambda _asked: Last(reply(content))) as server:
+    with OtherStore(lambda _request: Last(reply(content))) as server:
         conf = dfmeta.conf.load([], prog="test")
         conf.set_override("admin_listen", server.url.removeprefix("http://"), group="df_metadata")
         yield conf

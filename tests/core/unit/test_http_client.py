@@ -49,7 +49,7 @@ def test_an_answer_is_returned_as_it_is_and_through_no_proxy(
     store: OtherStore, client: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    store.answer = lambda _asked: reply(b"\x00\xff", kind="Text/Plain; charset=x", status=418)
+    store.answer = lambda _request: reply(b"\x00\xff", kind="Text/Plain; charset=x", status=418)
     found = fetch(client, store)
     assert (found.status, found.content_type, found.body) == (418, "text/plain", b"\x00\xff")
     assert found.complete
@@ -91,7 +91,7 @@ def test_a_name_is_resolved_within_the_time_that_is_left(store: OtherStore) -> N
             raise socket.gaierror(socket.EAI_AGAIN, "no nameserver has answered in time")
         return socket.getaddrinfo("127.0.0.1", port, 0, socket.SOCK_STREAM)
 
-    store.answer = lambda _asked: Last(reply({}))
+    store.answer = lambda _request: Last(reply({}))
     port = int(store.url.rpartition(":")[2])
     client = HttpClient(clock=lambda: 100.0, resolve=resolve)
     request = UrlRequest(f"http://upstream.example:{port}/", {}, None, deadline=103.0)
@@ -102,7 +102,7 @@ def test_a_name_is_resolved_within_the_time_that_is_left(store: OtherStore) -> N
 
 
 def test_an_answer_that_ends_early_is_an_error(store: OtherStore, client: HttpClient) -> None:
-    def answer(_asked: Asked) -> bytes:
+    def answer(_request: Asked) -> bytes:
         if sent is None:
             raise ResetError
         return Last(sent)
@@ -122,11 +122,11 @@ def test_an_answer_that_ends_early_is_an_error(store: OtherStore, client: HttpCl
 
 
 def test_what_is_not_http_is_nonsense(store: OtherStore, client: HttpClient) -> None:
-    store.answer = lambda _asked: CHUNKED + b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"
+    store.answer = lambda _request: CHUNKED + b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"
     assert (fetch(client, store).body, fetch(client, store).complete) == (b"abc", True)
-    store.answer = lambda _asked: Last(b"HTTP/1.0 200 OK\r\n\r\nabc")
+    store.answer = lambda _request: Last(b"HTTP/1.0 200 OK\r\n\r\nabc")
     assert (fetch(client, store).body, fetch(client, store).complete) == (b"abc", False)
-    store.answer = lambda _asked: reply(b"x", headers=("Content-Encoding: gzip",))
+    store.answer = lambda _request: reply(b"x", headers=("Content-Encoding: gzip",))
     with pytest.raises(UpstreamAnswerError, match="compressed"):
         fetch(client, store)
     for said in [
@@ -137,7 +137,7 @@ def test_what_is_not_http_is_nonsense(store: OtherStore, client: HttpClient) -> 
         CHUNKED.replace(b"chunked", b"gzip, chunked") + b"0\r\n\r\n",
     ]:
         with named(said):
-            store.answer = lambda _asked, said=said: Last(said)
+            store.answer = lambda _request, said=said: Last(said)
             with pytest.raises(UpstreamAnswerError):
                 fetch(client, store)
 
@@ -145,7 +145,7 @@ def test_what_is_not_http_is_nonsense(store: OtherStore, client: HttpClient) -> 
 def test_an_answer_that_is_too_long_is_not_read_to_its_end(store: OtherStore) -> None:
     long_head = b"HTTP/1.1 200 OK\r\n" + b"X: %s\r\n" % (b"a" * 60000) * 2
     for sent in (reply(b"a" * 101), Last(long_head)):
-        store.answer = lambda _asked, sent=sent: sent
+        store.answer = lambda _request, sent=sent: sent
         with named(sent), pytest.raises(UpstreamAnswerError, match="is larger than"):
             fetch(HttpClient(body_max=100), store)
 
@@ -166,7 +166,7 @@ def test_a_complete_answer_has_to_come_in_time(store: OtherStore, client: HttpCl
         (b"HTTP/1.1 200 OK\r\n", b"X: a\r\n"),
         (CHUNKED, b"5\r\nabcde\r\n"),
     ):
-        store.answer = lambda _asked, start=start, piece=piece: drip(start, piece)
+        store.answer = lambda _request, start=start, piece=piece: drip(start, piece)
         with named(start, piece), pytest.raises(UpstreamLateError, match="no answer in time"):
             fetch(client, store, seconds=10)
     end.set()
@@ -175,7 +175,7 @@ def test_a_complete_answer_has_to_come_in_time(store: OtherStore, client: HttpCl
 def test_a_silent_server_has_a_deadline(store: OtherStore, client: HttpClient) -> None:
     go = threading.Event()
 
-    def answer(_asked: Asked) -> bytes:
+    def answer(_request: Asked) -> bytes:
         go.wait()
         return b""
 
@@ -186,7 +186,7 @@ def test_a_silent_server_has_a_deadline(store: OtherStore, client: HttpClient) -
 
 
 def test_a_redirection_is_not_followed(store: OtherStore, client: HttpClient) -> None:
-    store.answer = lambda _asked: reply({}, status=302, headers=(f"Location: {store.url}/z",))
+    store.answer = lambda _request: reply({}, status=302, headers=(f"Location: {store.url}/z",))
     assert fetch(client, store).status == 302
     assert store.targets() == ["/x?y=%3A"]
 
@@ -204,7 +204,7 @@ def test_a_certificate_and_its_name_are_checked(
         with pytest.raises(UpstreamAwayError, match="not trusted"):
             fetch(HttpClient(), secure)
         monkeypatch.setattr(http_client, "client_context", system)
-        store.answer = lambda _asked: reply({})
+        store.answer = lambda _request: reply({})
         client = HttpClient()
         assert fetch(client, store).status == 200
         assert reads == [], "http needs none"
@@ -224,9 +224,9 @@ def test_a_certificate_and_its_name_are_checked(
 def test_no_secret_is_in_a_repr_or_an_error(store: OtherStore, client: HttpClient) -> None:
     request = UrlRequest("http://x", {"Authorization": SECRET}, SECRET.encode())
     assert SECRET not in repr(request)
-    store.answer = lambda _asked: reply(SECRET.encode())
+    store.answer = lambda _request: reply(SECRET.encode())
     assert SECRET not in repr(fetch(client, store))
-    store.answer = lambda _asked: Last(SECRET.encode() + b"\r\n")
+    store.answer = lambda _request: Last(SECRET.encode() + b"\r\n")
     with pytest.raises(UpstreamError) as caught:
         fetch(client, store)
     assert SECRET not in str(caught.value)

@@ -143,7 +143,7 @@ def test_many_at_once_have_a_connection_each(upstream: Upstream, backend: Any) -
 
 
 def test_a_get_is_asked_again_until_there_is_an_answer(upstream: Upstream, backend: Any) -> None:
-    upstream.script = lambda _asked: OK if len(upstream.asked) > 6 else None
+    upstream.script = lambda _request: OK if len(upstream.asked) > 6 else None
     held = metrics.HELD_REQUESTS.labels("backend")
     before = held._value.get()
     assert ask(backend(upstream)).status == 200
@@ -171,7 +171,7 @@ def test_rested_host_is_asked_again(upstreams: Callable[..., Upstream], backend:
     first, second = upstreams(close), upstreams()
     asking = backend(first, second)
     ask(asking)
-    first.script = lambda _asked: OK
+    first.script = lambda _request: OK
     CLOCK.advance(nova.REST - 1)
     ask(asking)
     assert len(first.asked) == 1
@@ -217,7 +217,7 @@ def test_connection_of_a_request_out_of_time_is_not_used_again(
 
 
 def test_last_try_has_time_for_an_answer(upstream: Upstream, backend: Any) -> None:
-    def script(_asked: Asked) -> None:
+    def script(_request: Asked) -> None:
         # Too little time is left then for a pause and another try.
         CLOCK.advance(100 - nova.RETRY_PAUSE - nova.LEAST_PATIENCE)
 
@@ -231,7 +231,7 @@ HEAD = GuestRequest("HEAD", "/openstack/latest/meta_data.json")
 
 
 def saying(upstream: Upstream, answer: bytes) -> None:
-    upstream.script = lambda _asked: answer
+    upstream.script = lambda _request: answer
 
 
 def test_a_head_has_the_length_and_no_body(upstream: Upstream, backend: Any) -> None:
@@ -260,11 +260,11 @@ def test_body_comes_byte_for_byte(upstream: Upstream, backend: Any) -> None:
     body = gzip.compress(bytes(range(256)) * 400, mtime=0)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=UTF-8\r\nContent-Encoding: gzip"
 
-    def until_the_end(_asked: object) -> None:
+    def until_the_end(_request: object) -> None:
         upstream.connections[-1].sendall(b"%b\r\n\r\n%b" % (head, body))
 
     for script in (
-        lambda _asked: b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body),
+        lambda _request: b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body),
         until_the_end,
     ):
         upstream.script = script
@@ -313,7 +313,7 @@ def test_an_answer_that_is_too_large_is_asked_for_once(
 
 
 def test_malformed_answer_leads_to_the_next_host(upstreams: Any, backend: Any) -> None:
-    garbling, sound = upstreams(lambda _asked: b"what?\r\n\r\n"), upstreams()
+    garbling, sound = upstreams(lambda _request: b"what?\r\n\r\n"), upstreams()
     retries = Counted("retries")
     assert ask(backend(garbling, sound)).status == 200
     assert (len(garbling.asked), retries.grown()) == (1, {"broken": 1})

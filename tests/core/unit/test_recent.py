@@ -163,7 +163,7 @@ def test_number_of_remembered_guests_is_bounded() -> None:
     for number in range(1, 10):
         world.note(200, endpoint=Endpoint(number))
         world.note(200, endpoint=Endpoint(1))
-    assert [endpoint.ofport for endpoint, _asked in world.recent] == [8, 9, 1]
+    assert [endpoint.ofport for endpoint, _request in world.recent] == [8, 9, 1]
 
 
 def test_of_a_path_its_kind_is_kept() -> None:

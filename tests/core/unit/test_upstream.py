@@ -104,13 +104,13 @@ def test_late_bytes_of_a_connection_reach_no_other_instance(pair: Pair) -> None:
     asking = build(there)
     ask(asking)
 
-    def script(_asked: Asked) -> bytes:
+    def script(_request: Asked) -> bytes:
         there.connections[0].sendall(answering("200 OK", b"a second answer for the first"))
         return OK
 
     there.script = script
     assert ask(asking, identity=OTHER).body == b"{}"
-    there.script = lambda _asked: OK
+    there.script = lambda _request: OK
     heard(asking)
     assert ask(asking).body == b"{}"
 
@@ -129,7 +129,7 @@ def test_connection_is_used_again_by_its_own_instance_until_it_is_idle_for_long(
 
 
 def test_bytes_behind_an_answer_end_its_connection(upstream: Upstream, backend: Any) -> None:
-    upstream.script = lambda _asked: OK + answering("200 OK", b"for somebody else")
+    upstream.script = lambda _request: OK + answering("200 OK", b"for somebody else")
     asking = backend(upstream)
     assert [ask(asking).body for _ in range(3)] == [b"{}"] * 3
     assert len(upstream.connections) == 3
@@ -141,7 +141,7 @@ def test_kept_connection_that_dies_of_a_request_costs_no_pause(pair: Pair) -> No
     asking = build(there)
     ask(asking)
 
-    def script(_asked: Asked) -> bytes | None:
+    def script(_request: Asked) -> bytes | None:
         if len(there.connections) == 2:
             return OK
         there.connections[-1].shutdown(real_socket.SHUT_RDWR)
@@ -171,7 +171,7 @@ def test_get_goes_over_a_kept_connection_and_a_password_does_not(pair: Pair) -> 
 def test_a_reset_is_not_the_end_of_a_body(upstream: Upstream, backend: Any) -> None:
     linger = struct.pack("ii", 1, 0)
 
-    def script(_asked: Asked) -> bytes | None:
+    def script(_request: Asked) -> bytes | None:
         served = upstream.connections[-1]
         served.sendall(b"HTTP/1.1 200 OK\r\n\r\nas far as it c")
         if len(upstream.asked) < 3:
@@ -196,7 +196,7 @@ def test_over_tls_an_ipv6_address_and_a_name_serve(secure: Any, trusting: Any) -
 def test_over_tls_an_end_without_the_closing_alert_is_no_end(secure: Any, trusting: Any) -> None:
     there = secure()
 
-    def script(_asked: Asked) -> bytes | None:
+    def script(_request: Asked) -> bytes | None:
         served = there.connections[-1]
         served.sendall(b"HTTP/1.1 200 OK\r\n\r\nas far as it c")
         if len(there.asked) < 3:

@@ -194,7 +194,7 @@ def test_a_worker_that_answers_late_lives(world: World, monkeypatch: pytest.Monk
     for _ in range(3):
         process(before).answers = False
         until(lambda: before.silent, "it to be missed")
-        (asked,) = before.pipe._asked
+        (asked,) = before.pipe._request
         process(before).answers = True
         process(before).pipe.answer({"number": asked}, {})
         until(lambda: not before.silent, "its late answer to count")

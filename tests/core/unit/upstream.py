@@ -29,12 +29,12 @@ class Asked:
 Script = Callable[[Asked], bytes | None]
 
 
-def hang(_asked: Asked) -> bytes:
+def hang(_request: Asked) -> bytes:
     Event().wait()
     raise AssertionError("an event that nobody sends")
 
 
-def close(_asked: Asked) -> None:
+def close(_request: Asked) -> None:
     """Close the connection in place of an answer."""
 
 
@@ -52,7 +52,11 @@ class Upstream:
     """Answers as ``script`` says: bytes as they are; None closes the connection."""
 
     def __init__(
-        self, script: Script = lambda _asked: OK, *, address: str = "127.0.0.1", context: Any = None
+        self,
+        script: Script = lambda _request: OK,
+        *,
+        address: str = "127.0.0.1",
+        context: Any = None,
     ) -> None:
         self.script = script
         self.asked: list[Asked] = []

@@ -35,7 +35,7 @@ def engines(postgres_url: str) -> Iterator[list[AttachmentEngine]]:
 
 def single(rows: list[Attachment]) -> None:
     for key in ("parent", "vid"), ("network", "ip"), ("network", "mac"):
-        assert len({attrgetter(*key)(one) for one in rows}) == len(rows), key
+        assert len({attrgetter(*key)(row) for row in rows}) == len(rows), key
 
 
 @pytest.mark.parametrize("same_vm", [True, False], ids=["same-vm", "other-vms"])
@@ -48,9 +48,9 @@ def test_values_of_engines_at_once_are_single(
         return [engine.attach(parent, wanted(f"{number}-{n}"))[0] for n in range(EACH)]
 
     with ThreadPoolExecutor(ENGINES) as pool:
-        given = [one for some in pool.map(run, range(ENGINES)) for one in some]
+        given = [item for some in pool.map(run, range(ENGINES)) for item in some]
     rows = engines[0].everything()
-    assert {one.id for one in rows} == {one.id for one in given}
+    assert {row.id for row in rows} == {item.id for item in given}
     assert len(rows) == ENGINES * EACH
     single(rows)
 
@@ -62,8 +62,8 @@ def test_requests_for_one_attachment_through_three_engines_give_one(
         return {engine.attach(VM, wanted(f"c{number}"))[0].id for number in range(10)}
 
     with ThreadPoolExecutor(ENGINES) as pool:
-        found = list(pool.map(run, engines))
-    assert found[0] == found[1] == found[2]
+        result = list(pool.map(run, engines))
+    assert result[0] == result[1] == result[2]
     assert len(engines[0].everything()) == 10
 
 
@@ -92,8 +92,8 @@ def test_each_of_the_last_addresses_is_given_once(engines: list[AttachmentEngine
 
 def test_a_life_on_postgresql(postgres_url: str) -> None:
     world = World(Breaking(postgres_url), vids=range(2, 6))
-    one = world.attach(boot_id="a", avoid=frozenset({2}))
-    assert one.vid == 3
+    attachment = world.attach(boot_id="a", avoid=frozenset({2}))
+    assert attachment.vid == 3
     assert world.attach("c2", boot_id="b").vid == 4
     assert world.attach("c2", boot_id="b", avoid=frozenset({4})).vid != 4
     world.attach(parent=OTHER)

@@ -39,13 +39,13 @@ def of_qemu(recipe: str) -> dict[str, str]:
 def of_libvirt(recipe: str) -> dict[str, str]:
     """Return the same of the elements for libvirt, which gives the domain's UUID to the machine."""
     domain = ElementTree.fromstring(f"<domain>{BLOCKS[f'libvirt, {recipe}']}</domain>")
-    found = {
+    result = {
         FILES[f"{TYPES[part.tag]} {entry.attrib['name']}"]: str(entry.text)
         for part in domain.iterfind("sysinfo/*")
         for entry in part
     }
     uuid = domain.findtext("uuid")
-    return {**found, "product_uuid": uuid} if uuid else found
+    return {**result, "product_uuid": uuid} if uuid else result
 
 
 def identified(program: Path, fields: dict[str, str], root: Path) -> str:
@@ -77,5 +77,5 @@ def test_a_recipe_leads_to_its_data_source(release: str, tmp_path: Path) -> None
     program = ROOT / ".cache" / release / "usr/lib/cloud-init/ds-identify"
     plain = {"sys_vendor": "QEMU", "product_name": "Standard PC", "product_serial": ""}
     for recipe, source in SOURCES.items():
-        found = identified(program, {**plain, **of_qemu(recipe)}, tmp_path / recipe)
-        assert found == (f"datasource_list: [ {source}, None ]\n" if source else ""), recipe
+        result = identified(program, {**plain, **of_qemu(recipe)}, tmp_path / recipe)
+        assert result == (f"datasource_list: [ {source}, None ]\n" if source else ""), recipe

@@ -35,7 +35,7 @@ def statements() -> list[str]:
         r"   :caption: export\.sql\n\n((?: {6}.*\n|\n)+)", PAGE.read_text(encoding="utf-8")
     )
     assert block
-    return [one for one in block[1].split(";") if one.strip()]
+    return [word for word in block[1].split(";") if word.strip()]
 
 
 def export(url: str) -> list[str]:

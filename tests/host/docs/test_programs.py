@@ -18,8 +18,8 @@ from tests.host.neutron.agent import PYTHON
 
 
 def test_dfmeta_store_reads_the_options_that_the_page_lists(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as two:
-        ports = [sock.getsockname()[1] for sock in (one, two)]
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("", 0)) as two:
+        ports = [sock.getsockname()[1] for sock in (server, two)]
     file = tmp_path / "dfmeta.conf"
     file.write_text(
         f"[df_metadata]\nstate_path = {tmp_path}\nadmin_listen = 127.0.0.1:{ports[0]}\n"

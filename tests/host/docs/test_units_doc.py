@@ -31,9 +31,9 @@ def service(request: pytest.FixtureRequest) -> str:
 
 def reasons_of(service: str) -> dict[str, str]:
     """Open item to its reason, in the page's table of that unit."""
-    (section,) = (one for one in sections(PAGE) if one.title == f"{service}.service")
-    found = rows("\n\n".join(section.paragraphs))
-    return {item: reason for items, reason in found for item in re.findall("``([^`]+)``", items)}
+    (section,) = (section for section in sections(PAGE) if section.title == f"{service}.service")
+    result = rows("\n\n".join(section.paragraphs))
+    return {item: reason for items, reason in result for item in re.findall("``([^`]+)``", items)}
 
 
 def test_each_open_item_has_its_reason(service: str) -> None:
@@ -41,23 +41,23 @@ def test_each_open_item_has_its_reason(service: str) -> None:
     done = analyze("security", "--offline=true", "--json=short", path)
     items = json.loads(done.stdout)
     # What does not apply has no value.
-    open_items = {one["name"] for one in items if one["set"] is False}
+    open_items = {item["name"] for item in items if item["set"] is False}
     reasons = reasons_of(service)
     assert open_items - reasons.keys() == set(), "no reason is given"
     # Another release of the analyzer may know fewer.
-    assert reasons.keys() & {one["name"] for one in items} == open_items
+    assert reasons.keys() & {item["name"] for item in items} == open_items
     assert [item for item, reason in reasons.items() if not reason.endswith(".")] == []
 
 
 def test_exposure_is_within_that_of_the_page(service: str) -> None:
     done = analyze("security", "--offline=true", UNITS / f"{service}.service")
-    found = re.search(r"exposure level for \S+: ([\d.]+) (\w+)", done.stdout)
-    assert found is not None, done.stderr
-    assert found[2] == "OK"
-    said = re.search(r"the exposure of the agent is ([\d.]+) and the store's ([\d.]+)", PAGE)
-    assert said is not None
-    assert float(said[1 + SERVICES.index(service)]) <= EXPOSURE[service]
-    assert float(found[1]) <= EXPOSURE[service]
+    match = re.search(r"exposure level for \S+: ([\d.]+) (\w+)", done.stdout)
+    assert match is not None, done.stderr
+    assert match[2] == "OK"
+    message = re.search(r"the exposure of the agent is ([\d.]+) and the store's ([\d.]+)", PAGE)
+    assert message is not None
+    assert float(message[1 + SERVICES.index(service)]) <= EXPOSURE[service]
+    assert float(match[1]) <= EXPOSURE[service]
 
 
 def test_systemd_accepts_each_unit() -> None:

@@ -28,8 +28,8 @@ def test_route_and_clock_of_the_kernel_are_read() -> None:
 
 
 def test_listener_at_a_place_is_that_of_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for asked in (True, False):
-        if not asked:
+    for request in (True, False):
+        if not request:
             monkeypatch.setattr(listeners, "listening", _no_list)
         for family, own in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
             with socket.socket(family) as listening, socket.socket(family) as bound:
@@ -37,11 +37,11 @@ def test_listener_at_a_place_is_that_of_its_process(monkeypatch: pytest.MonkeyPa
                 listening.listen()
                 bound.bind((own, 0))
                 host = f"[{own}]" if ":" in own else own
-                found = listener_at(f"{host}:{listening.getsockname()[1]}")
-                assert found is not None
-                assert (str(found.address), found.uid) == (own, os.geteuid())
-                assert found.address_and_port == f"{host}:{listening.getsockname()[1]}"
-                assert found in listeners_of(os.getpid())
+                listener = listener_at(f"{host}:{listening.getsockname()[1]}")
+                assert listener is not None
+                assert (str(listener.address), listener.uid) == (own, os.geteuid())
+                assert listener.address_and_port == f"{host}:{listening.getsockname()[1]}"
+                assert listener in listeners_of(os.getpid())
                 assert listener_at(f"{host}:{bound.getsockname()[1]}") is None
 
 
@@ -58,11 +58,13 @@ def test_list_of_the_kernel_has_all_listeners_that_proc_has(
             if number % 3 == 0:
                 os.fchown(one.fileno(), USER, USER)
             inodes.add(os.fstat(one.fileno()).st_ino)
-        asked = {one for one in listeners.tcp_listeners() if one.inode in inodes}
+        request = {listener for listener in listeners.tcp_listeners() if listener.inode in inodes}
         monkeypatch.setattr(listeners, "listening", _no_list)
-        assert asked == {one for one in listeners.tcp_listeners() if one.inode in inodes}
-    assert len(asked) == 400
-    assert sum(one.uid == USER for one in asked) == 134
+        assert request == {
+            listener for listener in listeners.tcp_listeners() if listener.inode in inodes
+        }
+    assert len(request) == 400
+    assert sum(item.uid == USER for item in request) == 134
 
 
 def test_user_of_a_client_is_known_while_its_socket_is_open() -> None:

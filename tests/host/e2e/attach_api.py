@@ -102,8 +102,8 @@ class Service(Closing):
         host: Namespace,
         *,
         parent_mac: str,
-        made: Callable[[dict[str, Any]], None] = lambda one: None,
-        unmade: Callable[[dict[str, Any]], None] = lambda one: None,
+        made: Callable[[dict[str, Any]], None] = lambda item: None,
+        unmade: Callable[[dict[str, Any]], None] = lambda item: None,
     ) -> None:
         self.lock = threading.Lock()
         self.parent_mac, self._made, self._unmade = parent_mac, made, unmade
@@ -121,8 +121,8 @@ class Service(Closing):
 
     def reset(self) -> None:
         """Forget everything, faults as well."""
-        for one in list(getattr(self, "attachments", {}).values()):
-            self._unmade(one)
+        for item in list(getattr(self, "attachments", {}).values()):
+            self._unmade(item)
         self.attachments: dict[Key, dict[str, Any]] = {}
         self.requests: deque[tuple[str, str]] = deque(maxlen=REMEMBERED)
         self.bodies: list[Any] = []
@@ -158,13 +158,15 @@ class Service(Closing):
         key = (names[1], names[2])
         if method == "PUT":
             return self._put(key, body)
-        found = self.attachments.get(key)
+        attachment = self.attachments.get(key)
         if method == "DELETE":
             self.gone.append(query)
-            if found:
+            if attachment:
                 self._unmade(self.attachments.pop(key))
             return 204, None
-        return (200, found) if found else (404, {"error": "not_found", "message": "Nothing"})
+        return (
+            (200, attachment) if attachment else (404, {"error": "not_found", "message": "Nothing"})
+        )
 
     def _put(self, key: Key, body: Any) -> tuple[int, object]:
         allowed = {"network", "boot_id", "mac", "ip", "avoid", "owner", "labels"}
@@ -182,10 +184,12 @@ class Service(Closing):
         if self.free <= 0:
             return 507, {"error": "attach_full", "message": "All are taken"}
         vid = self.next_vid
-        while vid in avoid or vid in {one["vid"] for one in self.attachments.values()}:
+        while vid in avoid or vid in {
+            attachment["vid"] for attachment in self.attachments.values()
+        }:
             vid += 1
         self.next_vid = vid + 1
-        one = {
+        item = {
             "id": f"id-{vid}",
             "container": key[0],
             "ifname": key[1],
@@ -202,12 +206,12 @@ class Service(Closing):
             "dns": {"nameservers": ["192.0.2.53"]},
             "parent_mac": self.parent_mac,
         }
-        self.attachments[key] = one
-        self._made(one)
-        return 201, one
+        self.attachments[key] = item
+        self._made(item)
+        return 201, item
 
     def _collect(self, body: Any) -> tuple[int, object]:
-        valid = {(one["container"], one["ifname"]) for one in body["valid"]}
+        valid = {(item["container"], item["ifname"]) for item in body["valid"]}
         mine = (body["network"], body["owner"])
         for key, one in list(self.attachments.items()):
             if (one["network"], one["owner"]) == mine and key not in valid:

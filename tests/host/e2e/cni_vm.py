@@ -111,7 +111,7 @@ class Runtime(Closing):
         """Return the ports and the devices that containers have in the VM."""
         devices = self.inside.ip("link show")
         names = [line.split()[1] for line in devices.splitlines() if ": dfc" in line]
-        ports = [one for one in self.switch.ports(BRIDGE) if one.startswith("dfc")]
+        ports = [port for port in self.switch.ports(BRIDGE) if port.startswith("dfc")]
         return ports, names
 
 

@@ -46,12 +46,12 @@ def prefix(unit: Path, writable: Path) -> list[str]:
 
 def read_unit(path: Path) -> Unit:
     """Return the directives of a unit file."""
-    found: Unit = {}
+    unit: Unit = {}
     for line in path.read_text().splitlines():
         name, equals, value = line.partition("=")
         if equals and not line.startswith(("#", ";")):
-            found.setdefault(name, []).append(value)
-    return found
+            unit.setdefault(name, []).append(value)
+    return unit
 
 
 def capabilities(unit: Unit) -> int:
@@ -65,7 +65,7 @@ def system_calls(unit: Unit) -> set[str]:
     groups = _groups()
     allowed: set[str] = set(groups["@default"])
     for value in unit["SystemCallFilter"]:
-        names = {one for word in value.lstrip("~").split() for one in groups.get(word, {word})}
+        names = {item for word in value.lstrip("~").split() for item in groups.get(word, {word})}
         allowed = allowed - names if value.startswith("~") else allowed | names
     return allowed
 
@@ -81,7 +81,7 @@ def _groups() -> dict[str, set[str]]:
             mine.add(line.strip())
 
     def flat(name: str) -> set[str]:
-        return {one for m in listed[name] for one in (flat(m) if m.startswith("@") else {m})}
+        return {item for m in listed[name] for item in (flat(m) if m.startswith("@") else {m})}
 
     return {name: flat(name) for name in listed}
 
@@ -118,9 +118,9 @@ def _file_system(unit: Unit, writable: str) -> None:
         for place in (writable, "/dev", "/proc", "/sys"):
             _read_only(place, on=False, deep=False)
     if unit["ProtectHome"] == ["yes"]:
-        here = {os.path.realpath(one) for one in (sys.prefix, sys.base_prefix, __file__)}
+        here = {os.path.realpath(item) for item in (sys.prefix, sys.base_prefix, __file__)}
         for home in ("/home", "/root", "/run/user"):
-            if os.path.isdir(home) and not any(one.startswith(f"{home}/") for one in here):
+            if os.path.isdir(home) and not any(item.startswith(f"{home}/") for item in here):
                 _mount("tmpfs", home, "tmpfs", _MS_RDONLY)
     options = f"hidepid={unit['ProtectProc'][0]}"
     if unit.get("ProcSubset") == ["pid"]:
@@ -183,7 +183,7 @@ def _filters(unit: Unit, allowed: set[str]) -> None:
         few.add(name, _ALLOW)
     odd = _Filter(_ALLOW)
     for number in range(_FAMILIES_MAX):
-        if number not in {_FAMILIES[one] for one in unit["RestrictAddressFamilies"][0].split()}:
+        if number not in {_FAMILIES[word] for word in unit["RestrictAddressFamilies"][0].split()}:
             odd.add("socket", _ERRNO | _EAFNOSUPPORT, _Argument(0, _EQ, number, 0))
     if unit["MemoryDenyWriteExecute"] == ["yes"]:
         both = _PROT_WRITE | _PROT_EXEC

@@ -76,8 +76,8 @@ class Shell:
         """
         if block.kind == "console":
             for step in steps(block.text):
-                found = difference(step.shown, self.type(step))
-                assert not found, f"{step.command}: {found}"
+                result = difference(step.shown, self.type(step))
+                assert not result, f"{step.command}: {result}"
         elif block.kind == "ini" and block.caption == "/etc/dfmeta/dfmeta.conf":
             self.agent.configure(options(block.text))
         elif block.caption:

@@ -152,7 +152,7 @@ def status_of(pid: int) -> dict[str, str]:
 
 def children(pid: int) -> list[int]:
     """The processes that a process has started."""
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def resident(agent: Agent) -> int:
@@ -167,12 +167,12 @@ def descriptors(agent: Agent) -> int:
 
 def holders(host: OpenvSwitch) -> list[int]:
     """Pids of the processes that keep a listener open while no daemon runs."""
-    found = []
+    result = []
     for pid in host.namespace.processes():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             if b"dfmeta.cmd.holder" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
+                result.append(pid)
+    return result
 
 
 def log_time(agent: Agent, text: str) -> float:
@@ -236,7 +236,7 @@ class Segment:
 
 def packets(segments: list[Segment]) -> int:
     """Return how many packets these segments were, with those that were repeated."""
-    return sum(len(one.times) for one in segments)
+    return sum(len(segment.times) for segment in segments)
 
 
 class Capture(Closing):
@@ -274,34 +274,40 @@ class Capture(Closing):
 
     def segments(self) -> list[Segment]:
         """Return the TCP segments, each once, but for those of the daemon's own probe."""
-        found: dict[tuple[object, ...], Segment] = {}
+        result: dict[tuple[object, ...], Segment] = {}
         for when, data in self.frames():
-            one = _segment(when, data)
-            if one is None or SIDE.probes & {one.source, one.destination}:
+            item = _segment(when, data)
+            if item is None or SIDE.probes & {item.source, item.destination}:
                 continue
-            if first := found.get(one.identity):
-                one = replace(first, times=(*first.times, when))
-            found[one.identity] = one
-        return list(found.values())
+            if first := result.get(item.identity):
+                item = replace(first, times=(*first.times, when))
+            result[item.identity] = item
+        return list(result.values())
 
     def segments_of(self, *ports: int) -> list[Segment]:
         """Return those of connections with one of these ports, at either end."""
         return [
-            one
-            for one in self.segments()
-            if one.source_port in ports or one.destination_port in ports
+            segment
+            for segment in self.segments()
+            if segment.source_port in ports or segment.destination_port in ports
         ]
 
     def arp_requests(self) -> list[bytes]:
         """ARP requests for the service."""
         service = IPv4Address(METADATA_IP).packed
         frames = [data for _when, data in self.frames()]
-        return [one for one in frames if one[12:14] == b"\x08\x06" and one[38:42] == service]
+        return [
+            frame for frame in frames if frame[12:14] == b"\x08\x06" and frame[38:42] == service
+        ]
 
     def syns(self) -> list[Segment]:
         """SYNs towards the service, or towards the proxy."""
         service = {METADATA_IP, SIDE.ip}
-        return [one for one in self.segments() if one.is_syn and one.destination in service]
+        return [
+            segment
+            for segment in self.segments()
+            if segment.is_syn and segment.destination in service
+        ]
 
 
 def source_of(frame: bytes, side: Side = SIDE) -> str:

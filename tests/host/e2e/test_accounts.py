@@ -47,7 +47,7 @@ def taken(uid: str, pid: int, mark: str) -> list[str]:
     """What a process of that user gets of a process."""
     command = as_user(uid, *PYTHON, Path(thief.__file__).read_text(), str(pid), mark)
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/")
-    return [str(one) for one in json.loads(done.stdout)]
+    return [str(item) for item in json.loads(done.stdout)]
 
 
 def user_of(pid: int) -> str:
@@ -63,7 +63,7 @@ def served(
     put_nova(nova, guest)
     asks_own(guest)
     (pid,) = (
-        one for one in children(agent.pid) if program in Path(f"/proc/{one}/cmdline").read_text()
+        item for item in children(agent.pid) if program in Path(f"/proc/{item}/cmdline").read_text()
     )
     return guest, pid
 
@@ -107,21 +107,25 @@ def test_no_other_account_reads_haproxy(
             "environment",
             "descriptor",
         ]
-        files = [one for one in Path(f"/proc/{pid}/fd").iterdir() if "memfd" in str(one.readlink())]
-        assert any("dfmeta-cert" in str(one.readlink()) for one in files)
-        assert [one for one in files if PRIVATE in one.read_bytes()] == []
-        assert not any(one.lstat().st_mode & 0o222 for one in files), "a descriptor that can write"
+        files = [
+            path for path in Path(f"/proc/{pid}/fd").iterdir() if "memfd" in str(path.readlink())
+        ]
+        assert any("dfmeta-cert" in str(file.readlink()) for file in files)
+        assert [file for file in files if PRIVATE in file.read_bytes()] == []
+        assert not any(file.lstat().st_mode & 0o222 for file in files), (
+            "a descriptor that can write"
+        )
         asks_own(guest)
 
 
 def entrance(pid: int) -> str:
     """The process' descriptor of the listener that haproxy connects to."""
-    found = []
+    result = []
     for one in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # It is closed meanwhile.
             if "/handover-" in os.readlink(one):
-                found.append(str(one))
-    (path,) = found
+                result.append(str(one))
+    (path,) = result
     return path
 
 
@@ -146,8 +150,8 @@ def test_no_other_account_connects_where_haproxy_hands_requests_over(
     )
     guest, pid = served(agent, nova, make_guest, str(HAPROXY))
     of_haproxy, of_daemon = entrance(pid), entrance(agent.pid)
-    names = {one.name for one in named_sockets(proc=Path(f"/proc/{agent.pid}"))}
-    for path in (of_haproxy, of_daemon, *(one for one in names if one.startswith("/proc/"))):
+    names = {socket_row.name for socket_row in named_sockets(proc=Path(f"/proc/{agent.pid}"))}
+    for path in (of_haproxy, of_daemon, *(name for name in names if name.startswith("/proc/"))):
         for uid in OTHERS:
             assert not connects(uid, path), (uid, path)
     assert connects(user_of(pid), of_haproxy), "the account itself may"

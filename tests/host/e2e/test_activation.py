@@ -33,15 +33,15 @@ AGENT = (
 
 @pytest.fixture
 def activator(host: OpenvSwitch) -> Iterator[Activator]:
-    with Activator(host.namespace, AGENT) as one:
-        yield one
+    with Activator(host.namespace, AGENT) as item:
+        yield item
 
 
 @pytest.fixture
 def agent(make_agent: MakeAgent, activator: Activator) -> Agent:
-    one = make_agent(start=False)
-    one.activator = activator
-    return one
+    item = make_agent(start=False)
+    item.activator = activator
+    return item
 
 
 @pytest.fixture

@@ -64,17 +64,23 @@ class Site:
         """The containers of a VM that have an attachment."""
         with allowed(vm.namespace) as connection:
             listed = json.loads(connection.ask("GET", "/attachments").body)["attachments"]
-        return [one["container"] for one in listed]
+        return [item["container"] for item in listed]
 
     @contextlib.contextmanager
     def container(self, vm: Guest, name: str, **body: Any) -> Iterator[Container]:
         """A container with an attachment, whose instance is that of the attachment."""
-        one = self.attach(vm, name, **body)
+        attachment = self.attach(vm, name, **body)
         with Container(
-            vm, one["vid"], address=one["ips"][0]["address"], mac=one["mac"], instance_id=one["id"]
+            vm,
+            attachment["vid"],
+            address=attachment["ips"][0]["address"],
+            mac=attachment["mac"],
+            instance_id=attachment["id"],
         ) as made:
             wait_for(
-                lambda: one["mac"] in {row["mac"] for row in self.agent.admin("/ports").json()},
+                lambda: (
+                    attachment["mac"] in {row["mac"] for row in self.agent.admin("/ports").json()}
+                ),
                 "the container's port",
             )
             yield made
@@ -110,8 +116,8 @@ def meta_data(guest: Guest) -> dict[str, Any]:
 
 
 def test_no_guest_reads_the_record_of_anothers_container(site: Site) -> None:
-    one, other = site.vms
-    with site.container(one, "c1", labels=LABELS) as first:
+    item, other = site.vms
+    with site.container(item, "c1", labels=LABELS) as first:
         # The id is no secret: the other VM names it in each place where it can name anything.
         stolen = first.instance_id
         labels = {"K8S_POD_NAME": "thief", "id": stolen, "instance_id": stolen}

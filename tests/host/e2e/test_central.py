@@ -60,10 +60,10 @@ class Network:
 @pytest.fixture(scope="module")
 def _one_network() -> Iterator[Network]:
     with ExitStack() as stack:
-        one = Network(stack)
-        yield one
-        if one.central.running:
-            one.central.stop()
+        item = Network(stack)
+        yield item
+        if item.central.running:
+            item.central.stop()
 
 
 @pytest.fixture

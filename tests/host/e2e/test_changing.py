@@ -17,15 +17,16 @@ def left(host: OpenvSwitch) -> dict[str, object]:
     bridges = host.vsctl("list-br").split()
     routes = namespace.ip("route show table all", check=False).splitlines()
     return {
-        "ports": {one: host.ports(one) for one in bridges},
+        "ports": {bridge: host.ports(bridge) for bridge in bridges},
         "flows": {
-            one: sorted(_COUNTERS.sub("", flow) for flow in host.flows(one)) for one in bridges
+            bridge: sorted(_COUNTERS.sub("", flow) for flow in host.flows(bridge))
+            for bridge in bridges
         },
         "rules": namespace.ip("rule"),
         "addresses": namespace.run(["ip", "-o", "-4", "address"]).stdout,
         "links": namespace.run(["ip", "-o", "link"]).stdout.count("tap-"),
         # The kernel's own for link-local addresses come late.
-        "routes": [one for one in routes if not re.search(r"\bf[ef][08]0::", one)],
+        "routes": [route for route in routes if not re.search(r"\bf[ef][08]0::", route)],
         "arp_ignore": namespace.run(["sysctl", "-n", "net.ipv4.conf.all.arp_ignore"]).stdout,
     }
 

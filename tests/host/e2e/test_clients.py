@@ -56,10 +56,10 @@ def run(agent: Agent, guest: Guest, command: Iterable[str], **options: Any) -> t
     """
     start = len(agent.log())
     done = guest.namespace.run(command, check=False, env=NO_PROXY, **options)
-    asked = re.findall(rf" {guest.port} \S+ (\w+ \S+: \d+),", agent.log()[start:])
-    assert asked, done.stderr
-    counts = Counter(one.replace(":", "") for one in asked)
-    return done.stdout, {one for one, count in counts.items() if count > 1}
+    request = re.findall(rf" {guest.port} \S+ (\w+ \S+: \d+),", agent.log()[start:])
+    assert request, done.stderr
+    counts = Counter(item.replace(":", "") for item in request)
+    return done.stdout, {item for item, count in counts.items() if count > 1}
 
 
 def fetch(agent: Agent, guest: Guest, name: str, command: list[str], *, full: bool) -> None:

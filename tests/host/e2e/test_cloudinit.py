@@ -107,7 +107,7 @@ def check(boot: Boot, guest: Guest, mode: str) -> None:
     assert sorted(boot.authorized_keys.splitlines()) == sorted([KEY, OTHER_KEY])
     assert boot.instance_data["v1"]["availability_zone"] == ZONE
     # In EC2 mode it misses AWS' own tree of networks.
-    assert [one for one in boot.warnings if "Metadata 'network' key" not in one] == []
+    assert [warning for warning in boot.warnings if "Metadata 'network' key" not in warning] == []
 
 
 # From 24.3 on, cloud-init repeats NoCloud's requests that are answered with 404.
@@ -129,9 +129,9 @@ def nova_agent(host: OpenvSwitch, agent: Agent, nova: RecordingNova) -> Iterator
     """The daemon with Nova, whose answer was asked for by no guest yet."""
     del nova
     agent.stop()
-    with Agent(host, NOVA_OPTIONS) as one:
-        yield one.start()
-        one.stop()
+    with Agent(host, NOVA_OPTIONS) as item:
+        yield item.start()
+        item.stop()
     agent.start()
 
 

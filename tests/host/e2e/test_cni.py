@@ -58,30 +58,30 @@ def gives_token(handler: Handler) -> bool:
 
 
 def test_two_containers_reach_each_other_and_del_leaves_nothing(vm: Vm) -> None:
-    with Namespace("one") as one, Namespace("two") as two:
-        for container, there in (("c1", one), ("c2", two)):
-            status, result = vm.call("ADD", container, path(there))
+    with Namespace("one") as namespace, Namespace("two") as two:
+        for container, present in (("c1", namespace), ("c2", two)):
+            status, result = vm.call("ADD", container, path(present))
             assert status == 0, result
             own = result["interfaces"][0]
             assert own["name"] == "eth0"
-            assert own["sandbox"] == path(there)
+            assert own["sandbox"] == path(present)
             assert own["mtu"] == 1500
-            assert own["mac"] in there.ip("link show eth0")
-            assert result["ips"][0]["address"] in there.ip("addr show eth0")
-            routes = there.ip("route show")
+            assert own["mac"] in present.ip("link show eth0")
+            assert result["ips"][0]["address"] in present.ip("addr show eth0")
+            routes = present.ip("route show")
             assert "default via 10.20.255.254 dev eth0" in routes
             assert "169.254.169.254 dev eth0 proto static scope link" in routes
-            assert vm.call("CHECK", container, path(there), prevResult=result) == (0, None)
-            tx_off(there, "eth0")
+            assert vm.call("CHECK", container, path(present), prevResult=result) == (0, None)
+            tx_off(present, "eth0")
         two_address = result["ips"][0]["address"].partition("/")[0]
         with two.open_socket() as listener:
             listener.bind((two_address, 8080))
             listener.listen()
-            one.connect(two_address, 8080).close()
-        for container, there in (("c1", one), ("c2", two)):
-            assert vm.call("DEL", container, path(there)) == (0, None)
-            assert "eth0" not in there.ip("link show")
-            assert vm.call("DEL", container, path(there)) == (0, None)
+            namespace.connect(two_address, 8080).close()
+        for container, present in (("c1", namespace), ("c2", two)):
+            assert vm.call("DEL", container, path(present)) == (0, None)
+            assert "eth0" not in present.ip("link show")
+            assert vm.call("DEL", container, path(present)) == (0, None)
     assert vm.traces() == NOTHING
     assert vm.service.attachments == {}
     assert set(vm.service.gone) == {"link=gone"}
@@ -91,7 +91,7 @@ def test_the_body_has_what_the_runtime_said(vm: Vm, netns: Namespace) -> None:
     runtime = {"mac": "02:AA:00:00:00:01", "ips": ["10.20.7.7/16"]}
     status, result = vm.call("ADD", "c1", path(netns), runtimeConfig=runtime)
     assert status == 0, result
-    (body,) = [one for one in vm.service.bodies if one]
+    (body,) = [body for body in vm.service.bodies if body]
     assert body.pop("boot_id") == cni._content(cni.BOOT_ID) != ""
     assert body == {
         "network": "pods",
@@ -102,7 +102,7 @@ def test_the_body_has_what_the_runtime_said(vm: Vm, netns: Namespace) -> None:
     }
     assert "02:aa:00:00:00:01" in netns.ip("link show eth0")
     # One connection: token and request.
-    assert [one for one, _path in vm.service.requests] == ["PUT", "PUT"]
+    assert [item for item, _path in vm.service.requests] == ["PUT", "PUT"]
     vm.call("DEL", "c1")
 
 
@@ -116,7 +116,7 @@ def test_the_result_has_the_form_of_the_version(vm: Vm, netns: Namespace) -> Non
     for version in cni.VERSIONS:
         status, result = vm.call("ADD", "c1", path(netns), cniVersion=version, prevResult=before)
         assert (status, result["cniVersion"]) == (0, version), result
-        assert [one["name"] for one in result["interfaces"]][:2] == ["lo", "eth0"], version
+        assert [item["name"] for item in result["interfaces"]][:2] == ["lo", "eth0"], version
         assert ("mtu" in result["interfaces"][1]) == (version == "1.1.0")
         (ip,) = result["ips"]
         assert ip["interface"] == 1, version
@@ -140,7 +140,7 @@ def test_podman_gets_a_device_and_its_addresses(vm: Vm, netns: Namespace) -> Non
             "dns_search_domains": [],
         },
     )
-    (body,) = [one for one in vm.service.bodies if one]
+    (body,) = [body for body in vm.service.bodies if body]
     assert (body["owner"], body["labels"]) == ("podman", {"K8S_POD_NAME": "web-0"})
     assert list(vm.service.attachments) == [(container, "eth0")]
     assert f"inet {address}/16" in netns.ip("addr show eth0")
@@ -256,8 +256,8 @@ def test_an_add_that_fails_has_its_code_and_leaves_nothing(vm: Vm, netns: Namesp
         status, error = vm.call("ADD", "c1", path(netns))
         assert (status, error["code"]) == (1, cni.DECODE), raw[:80]
     for change in WRONG:
-        one = {"vid": 100, "mac": PARENT_MAC, "ips": [{"address": "10.0.0.1/8"}], **change}
-        vm.service.faults.extend([gives_token, says(201, one)])
+        item = {"vid": 100, "mac": PARENT_MAC, "ips": [{"address": "10.0.0.1/8"}], **change}
+        vm.service.faults.extend([gives_token, says(201, item)])
         status, error = vm.call("ADD", "c1", path(netns))
         assert (status, error["code"]) == (1, cni.DECODE), change
         # What cannot be used is given back.
@@ -279,7 +279,7 @@ def test_del_of_an_old_sandbox_does_not_touch_the_new_one(vm: Vm, netns: Namespa
     assert vm.call("ADD", "new", path(netns))[0] == 0
     assert vm.call("DEL", "old", path(netns)) == (0, None)
     assert "eth0" in netns.ip("link show")
-    assert [one for one, _i in vm.service.attachments] == ["new"]
+    assert [item for item, _i in vm.service.attachments] == ["new"]
     # With VLAN devices: that one is a veth, and not the attachment's.
     assert vm.call("DEL", "old", path(netns), link="vlan") == (0, None)
     assert "eth0" in netns.ip("link show")
@@ -363,18 +363,18 @@ def test_check_names_each_difference(vm: Vm, netns: Namespace) -> None:
     assert code() == (cni.DIFFERENT, "there is no device eth0")
     assert vm.call("CHECK", "c1", "/run/netns/no", prevResult=result)[1]["code"] == cni.ENVIRONMENT
     assert vm.call("CHECK", "c1", path(netns))[1]["code"] == cni.CONFIGURATION
-    one = vm.service.attachments["c1", "eth0"]
+    attachment = vm.service.attachments["c1", "eth0"]
     for state in ("wanted", "made"):
-        one["state"] = state
+        attachment["state"] = state
         assert code()[0] == cni.LATER, state
     vm.call("DEL", "c1")
     assert code()[0] == cni.UNKNOWN
 
 
 def test_gc_removes_what_no_list_names(vm: Vm) -> None:
-    with Namespace("one") as one, Namespace("two") as two:
-        for container, there in (("c1", one), ("c2", two)):
-            assert vm.call("ADD", container, path(there))[0] == 0
+    with Namespace("one") as namespace, Namespace("two") as two:
+        for container, present in (("c1", namespace), ("c2", two)):
+            assert vm.call("ADD", container, path(present))[0] == 0
         assert vm.call("GC") == (0, None)
         assert len(vm.service.attachments) == 2
         listed = [{"containerID": "c1", "ifname": "eth0"}]
@@ -455,16 +455,16 @@ def test_dockerd_gets_a_device_and_its_routes(vm: Vm, tmp_path: Path) -> None:
         assert docker.call("GetCapabilities") == scopes
         assert docker.call("CreateNetwork", Options=options(vm)) == {}
         made = docker.call("CreateEndpoint", Interface={"Address": "", "MacAddress": ""})
-        (one,) = vm.service.attachments.values()
-        address = {"Address": one["ips"][0]["address"], "MacAddress": one["mac"]}
-        assert (made, one["owner"]) == ({"Interface": address}, "docker")
+        (item,) = vm.service.attachments.values()
+        address = {"Address": item["ips"][0]["address"], "MacAddress": item["mac"]}
+        assert (made, item["owner"]) == ({"Interface": address}, "docker")
     # dockerd does not send the network again. The socket of the first process is replaced.
     with Driver(vm, tmp_path) as docker:
         joined = docker.call("Join", SandboxKey="/var/run/docker/netns/x")
         device = joined.pop("InterfaceName")
         assert device["DstPrefix"] == "eth"
         shown = vm.inside.ip(f"addr show {device['SrcName']}")
-        assert one["mac"] in shown
+        assert item["mac"] in shown
         assert "inet " not in shown
         assert joined == {
             "Gateway": "10.20.255.254",
@@ -479,8 +479,8 @@ def test_dockerd_gets_a_device_and_its_routes(vm: Vm, tmp_path: Path) -> None:
         assert vm.service.attachments == {}
         given = {"Address": "10.20.7.7/16", "MacAddress": "02:aa:00:00:00:01"}
         assert docker.call("CreateEndpoint", Interface=given) == {"Interface": {}}
-        (one,) = vm.service.attachments.values()
-        assert (one["ips"][0]["address"], one["mac"]) == tuple(given.values())
+        (item,) = vm.service.attachments.values()
+        assert (item["ips"][0]["address"], item["mac"]) == tuple(given.values())
         assert docker.call("DeleteEndpoint") == {}
         for _again in range(2):
             assert docker.call("DeleteNetwork") == {}
@@ -495,7 +495,9 @@ def test_endpoints_that_dockerd_has_forgotten_are_deleted(vm: Vm, tmp_path: Path
                 docker.call("CreateEndpoint", NetworkID=network, EndpointID=f"of-{network}")
             assert len(vm.traces()[0]) == 2
             assert docker.call(verb, Options=options(vm)) == {}
-            assert [one["container"] for one in vm.service.attachments.values()] == ["of-n2"]
+            assert [attachment["container"] for attachment in vm.service.attachments.values()] == [
+                "of-n2"
+            ]
             assert len(vm.traces()[0]) == 1
             assert docker.call("DeleteNetwork", NetworkID="n2") == {}
             assert vm.service.attachments == {}

@@ -100,8 +100,10 @@ def test_a_container_reaches_its_network_and_its_own_metadata_alone(
 
 def forged(vm: ContainerVm, pod: Pod, other: Pod, victim: Pod) -> list[bytes]:
     """Frames of the VM's root, in the VLAN of one of its containers, in the name of another's."""
-    (vid,) = [one["vid"] for one in vm.attachments() if one["container"] == pod.id]
-    own, dst = (one.result["interfaces"][0]["mac"] for one in (pod, victim))
+    (vid,) = [
+        attachment["vid"] for attachment in vm.attachments() if attachment["container"] == pod.id
+    ]
+    own, dst = (item.result["interfaces"][0]["mac"] for item in (pod, victim))
     reply = frames.arp(op=2, sha=own, spa=other.address, tpa=victim.address, tha=dst)
     data = frames.udp(b"forged", dport=7)
     packet = frames.ipv4(data, dst=victim.address, src=other.address, proto=17)
@@ -116,8 +118,8 @@ def forged(vm: ContainerVm, pod: Pod, other: Pod, victim: Pod) -> list[bytes]:
 def dropped(agent: Agent) -> int:
     """How many frames of containers with other addresses the switch has dropped."""
     flows = json.loads(agent.ctl("flows", "--format", "json").stdout)
-    assert {one["state"] for one in flows} == {"ok"}
-    return sum(one["packets"] for one in flows if one["purpose"] == "source-drop")
+    assert {flow["state"] for flow in flows} == {"ok"}
+    return sum(flow["packets"] for flow in flows if flow["purpose"] == "source-drop")
 
 
 def test_root_of_a_vm_sends_nothing_in_the_name_of_a_container_of_another(
@@ -206,7 +208,7 @@ def test_gc_removes_the_containers_of_a_runtime_that_crashed(
         valid = [{"containerID": "kept", "ifname": "eth0"}]
         more: dict[str, Any] = {"cni.dev/valid-attachments": valid}
         assert vm.call("GC", network="red", **more) == (0, None)
-        assert [one["container"] for one in vm.attachments()] == ["kept"]
+        assert [attachment["container"] for attachment in vm.attachments()] == ["kept"]
         wait_for(lambda: len(ends(host)) == 2, "the ports to go")
         assert kept.call("CHECK", prevResult=kept.result) == (0, None)
         assert kept.call("DEL") == (0, None)

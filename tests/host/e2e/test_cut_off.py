@@ -53,9 +53,9 @@ def test_a_guests_port_that_is_cut_off_by_the_switch(scene: Scene) -> None:
     assert scene.state(port)[1].startswith(NO_RECEIVE)
     wait_for(lambda: scene.agent.metric("dfmeta_ports", state="cut off") == 1, "its count")
     assert f"Port {port}: cut off: " in scene.agent.log()
-    _, found = examine(scene.agent)
+    _, result = examine(scene.agent)
     assert scene.trace(port).startswith(f"Stops at {port}: {NO_RECEIVE}")
-    apply(scene.host, named(found, "ports", f"cut off: {port} ({NO_RECEIVE}"))
+    apply(scene.host, named(result, "ports", f"cut off: {port} ({NO_RECEIVE}"))
     wait_for(lambda: served(scene.guest), "an answer")
     wait_for(lambda: scene.state(port) == ("served", ""), "its state")
 

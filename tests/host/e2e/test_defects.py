@@ -55,8 +55,8 @@ def test_a_defect_in_a_thread_that_must_live_ends_the_daemon_and_no_guest_is_ref
     agent.start()
     asks_own(guest)
     samples = batch.finish()
-    assert {(one.status, uuid_in(one.body)) for one in samples if one.status} == {
+    assert {(sample.status, uuid_in(sample.body)) for sample in samples if sample.status} == {
         (200, guest.instance_id)
     }
-    assert [one.error for one in samples if not one.status] == []
+    assert [sample.error for sample in samples if not sample.status] == []
     assert agent.metric("dfmeta_flow_mods_total") == 0

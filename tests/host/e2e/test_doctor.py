@@ -67,9 +67,9 @@ def examine(agent: Agent) -> tuple[int, list[Line]]:
     # Whose cloud the test machine is in, and who keeps its routes, is not this host's.
     done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
     assert done.stderr == ""
-    found: list[Line] = json.loads(done.stdout)
-    assert done.returncode == int(any(line["status"] == "wrong" for line in found))
-    return done.returncode, found
+    lines: list[Line] = json.loads(done.stdout)
+    assert done.returncode == int(any(line["status"] == "wrong" for line in lines))
+    return done.returncode, lines
 
 
 def faults(found: list[Line]) -> set[str]:
@@ -90,9 +90,9 @@ def named(found: list[Line], check: str, *words: str) -> str:
 
 def apply(host: OpenvSwitch, remedy: str) -> None:
     """Run the remedy's first command on the host."""
-    found = re.search(r"`([^`]+)`", remedy)
-    assert found, remedy
-    run(host, found[1])
+    match = re.search(r"`([^`]+)`", remedy)
+    assert match, remedy
+    run(host, match[1])
 
 
 def run(host: OpenvSwitch, command: str) -> None:
@@ -111,16 +111,16 @@ def test_a_working_host_has_a_line_for_each_check_and_all_are_ok(
     guest = make_guest()
     put(agent, guest)
     asks_own(guest)
-    status, found = examine(agent)
-    assert [line for line in found if line["status"] != "ok"] == []
+    status, result = examine(agent)
+    assert [line for line in result if line["status"] != "ok"] == []
     assert status == 0
-    assert {line["check"] for line in found} == set(CHECKS.split())
+    assert {line["check"] for line in result} == set(CHECKS.split())
     _headings, *table, summary = agent.ctl(
         "doctor", "--root", str(agent.folder)
     ).stdout.splitlines()
     assert all(line.startswith("ok ") for line in table)
-    assert summary == f"{len(found)} ok, 0 warnings, 0 wrong"
-    assert len(table) == len(found)
+    assert summary == f"{len(result)} ok, 0 warnings, 0 wrong"
+    assert len(table) == len(result)
 
 
 FOREIGN = "cookie=0xbad,priority=300,ip,nw_dst=169.254.0.0/16,actions=drop"
@@ -185,9 +185,9 @@ def test_remedies_mend_a_host(
     state = str(agent.state_path)
     for command, _check, _words in breaks:
         run(host, command.replace("STATE", state))
-    _, found = examine(agent)
+    _, result = examine(agent)
     for _command, check, words in breaks:
-        apply(host, named(found, check, *(word.replace("STATE", state) for word in words)))
-    _, found = examine(agent)
-    failing = faults(found) & {check for _command, check, _words in breaks}
-    assert not failing, [line for line in found if line["check"] in failing]
+        apply(host, named(result, check, *(word.replace("STATE", state) for word in words)))
+    _, result = examine(agent)
+    failing = faults(result) & {check for _command, check, _words in breaks}
+    assert not failing, [line for line in result if line["check"] in failing]

@@ -46,12 +46,12 @@ class Ward:
         command += ["--config-file", str(self.agent.config_file), "--config-file", str(more)]
         done = self.host.namespace.run(command, check=False)
         assert done.stderr == ""
-        found: list[Line] = json.loads(done.stdout)
-        assert done.returncode == int(any(line["status"] == "wrong" for line in found))
-        assert all(bool(line["remedy"]) == (line["status"] == "wrong") for line in found)
+        result: list[Line] = json.loads(done.stdout)
+        assert done.returncode == int(any(line["status"] == "wrong" for line in result))
+        assert all(bool(line["remedy"]) == (line["status"] == "wrong") for line in result)
         assert SECRET not in done.stdout
         assert PASSWORD not in done.stdout
-        return found
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def only(found: list[Line], check: str, status: str) -> Line:
 def nova_options(*hosts: str) -> Options:
     """Options of a daemon with those hosts of Nova; a number is a port of this one."""
     default: dict[str, object] = dict(NOVA_OPTIONS["DEFAULT"])
-    where = ",".join(f"127.0.0.1:{one}" if one.isdigit() else one for one in hosts)
+    where = ",".join(f"127.0.0.1:{host}" if host.isdigit() else host for host in hosts)
     return {
         "DEFAULT": {**default, "nova_metadata_host": where},
         "df_metadata": dict(NOVA_OPTIONS["df_metadata"]),
@@ -110,14 +110,14 @@ def test_services_that_fail_are_named_with_a_remedy(ward: Ward, tmp_path: Path) 
         stack.enter_context(RecordingNova(namespace, port=8801, certificate=tls))
         stack.enter_context(RecordingNova(namespace, port=8802)).fault(close=True)
         stack.enter_context(Neutron(namespace))
-        found = ward.lines(
+        result = ward.lines(
             merged(
                 nova_options(*hosts),
                 with_neutron(password="other"),
                 {"df_metadata": {"libvirt_xml_path": libvirt}},
             )
         )
-    lines = [line for line in found if line["check"] == "nova"]
+    lines = [line for line in result if line["check"] == "nova"]
     assert {line["status"] for line in lines} == {"wrong"}
     novas = dict(zip(hosts, lines, strict=True))
     for host, word, remedy in (
@@ -134,7 +134,7 @@ def test_services_that_fail_are_named_with_a_remedy(ward: Ward, tmp_path: Path) 
         ("source-neutron", "refuses the account in [neutron] (401)", "openstack token issue"),
         ("source-libvirt", f"none of libvirt's directories exists: {libvirt}", ""),
     ):
-        line = only(found, check, "wrong")
+        line = only(result, check, "wrong")
         assert word in line["text"]
         assert remedy in line["remedy"]
 
@@ -156,23 +156,23 @@ def test_services_that_answer_are_ok_but_for_a_clock_and_a_port_elsewhere(
     )
     with RecordingNova(namespace) as nova, Neutron(namespace) as neutron:
         nova.put(Instance(instance_id=instance, project_id=PROJECT, hostname="served"))
-        found = ward.lines(options)
-        assert "accepts dfmeta's signature" in only(found, "nova", "ok")["text"]
-        assert [one.instance_id for one in nova.requests()] == [instance]
-        text = only(found, "source-neutron", "ok")["text"]
+        lines = ward.lines(options)
+        assert "accepts dfmeta's signature" in only(lines, "nova", "ok")["text"]
+        assert [response.instance_id for response in nova.requests()] == [instance]
+        text = only(lines, "source-neutron", "ok")["text"]
         assert text == "Neutron accepts the account in [neutron]"
-        assert "1 domains of libvirt can be read, 0" in only(found, "source-libvirt", "ok")["text"]
+        assert "1 domains of libvirt can be read, 0" in only(lines, "source-libvirt", "ok")["text"]
         # A Nova's own clock counts as one that agrees.
-        assert "agrees with Nova at" in only(found, "clock", "ok")["text"]
+        assert "agrees with Nova at" in only(lines, "clock", "ok")["text"]
         ward.host.vsctl("add-port", BRIDGE, name, "--", "set", "Interface", name, *ids)
         nova.fault(raw=OLD)
         neutron.put(neutron_harness.port(port_id, uuid_of("of nova"), PROJECT, host="elsewhere"))
         try:
-            found = ward.lines(options)
+            lines = ward.lines(options)
         finally:
             ward.host.vsctl("del-port", name)
-    line = only(found, "clock", "wrong")
+    line = only(lines, "clock", "wrong")
     assert "this host's clock and that of Nova at 127.0.0.1:8775 are" in line["text"]
-    line = only(found, "source-neutron", "wrong")
+    line = only(lines, "source-neutron", "wrong")
     assert "on elsewhere, and [neutron] host is compute-1" in line["text"]
     assert "set [neutron] host = elsewhere" in line["remedy"]

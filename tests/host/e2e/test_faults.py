@@ -128,7 +128,7 @@ def delete_host_side(host: OpenvSwitch, agent: Agent) -> None:
 
     def back() -> bool:
         shown = [host.namespace.ip("rule show", six=six) for six in (False, True)]
-        rules = all(f"{one}:" in text for one in SIDE.rules for text in shown)
+        rules = all(f"{rule}:" in text for rule in SIDE.rules for text in shown)
         return rules and all(has_route(host, version) for version in (4, 6))
 
     wait_for(back, "rules and routes to be back")
@@ -226,7 +226,7 @@ def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy
     def kill() -> None:
         # Flows of guests that it does not remember are made anew.
         ids = [guest.instance_id for guest in busy.guests]
-        wait_for(lambda: all(one in memory.read_text() for one in ids), "the daemon's memory")
+        wait_for(lambda: all(item in memory.read_text() for item in ids), "the daemon's memory")
         agent.kill()
         agent.start()
 

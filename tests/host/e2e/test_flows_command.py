@@ -22,8 +22,8 @@ Row = dict[str, Any]
 
 def rows(agent: Agent) -> list[Row]:
     """All flows, as programs get them."""
-    found: list[Row] = json.loads(agent.ctl("flows", "--format", "json").stdout)
-    return found
+    result: list[Row] = json.loads(agent.ctl("flows", "--format", "json").stdout)
+    return result
 
 
 def of(found: list[Row], port: str, family: int = 4) -> dict[str, Row]:
@@ -45,16 +45,16 @@ def test_flows_are_named_with_whom_they_serve_and_their_counters(
     agent = make_agent()
     with Capture(host.namespace, known.port) as capture:
         assert known.curl("/").status == 404
-        found = rows(agent)
+        result = rows(agent)
         # A guest that has no answer for a second, on a machine that stalls, asks again.
         syns, arps = packets(capture.syns()), len(capture.arp_requests())
-    assert states(found) == {"ok"}
-    assert set(of(found, known.port)) == {*GUESTS, *ADDRESS}
-    assert set(of(found, silent.port)) == set(GUESTS)
-    assert set(of(found, nobody.port)) == set(GUESTS)
-    mine = of(found, known.port)
+    assert states(result) == {"ok"}
+    assert set(of(result, known.port)) == {*GUESTS, *ADDRESS}
+    assert set(of(result, silent.port)) == set(GUESTS)
+    assert set(of(result, nobody.port)) == set(GUESTS)
+    mine = of(result, known.port)
     assert {row["instance"] for row in mine.values()} == {known.instance_id}
-    assert {row["instance"] for row in of(found, nobody.port).values()} == {None}
+    assert {row["instance"] for row in of(result, nobody.port).values()} == {None}
     assert mine["guest-http"]["table"] == "classification"
     assert mine["address"]["table"] == "metadata service"
     assert mine["reply"]["table"] == "metadata service reply"
@@ -63,9 +63,9 @@ def test_flows_are_named_with_whom_they_serve_and_their_counters(
     assert 1 <= mine["syn"]["packets"] <= syns
     assert mine["syn"]["bytes"] > 0
     assert 1 <= mine["guest-arp"]["packets"] <= arps
-    assert of(found, silent.port)["syn"]["packets"] == 0
-    assert set(of(found, "tap-metadata")) == {"from-tap"}
-    assert {row["purpose"] for row in found if row["ofport"] is None} == {
+    assert of(result, silent.port)["syn"]["packets"] == 0
+    assert set(of(result, "tap-metadata")) == {"from-tap"}
+    assert {row["purpose"] for row in result if row["ofport"] is None} == {
         "service-drop",
         "reply-drop",
         "probe",
@@ -81,12 +81,12 @@ def test_flows_are_named_with_whom_they_serve_and_their_counters(
         "source-drop",
     }
     for guest in (known, silent, nobody):
-        assert set(of(found, guest.port, 6)) == set(GUESTS6)
-    services = [row["service"] for row in found if row["purpose"] == "guest-syn"]
+        assert set(of(result, guest.port, 6)) == set(GUESTS6)
+    services = [row["service"] for row in result if row["purpose"] == "guest-syn"]
     assert sorted(services) == sorted(3 * ["169.254.169.254", "fd00:ec2::254", "fe80::a9fe:a9fe"])
     table = agent.ctl("flows").stdout.splitlines()
     assert table[0].split() == HEADS.split()
-    assert len(table) == 1 + len(found)
+    assert len(table) == 1 + len(result)
     for family, hooks in (("4", 1), ("6", 2)):
         hook = ["classification", "guest-http", family, known.port]
         assert [line.split()[:4] for line in table].count(hook) == hooks

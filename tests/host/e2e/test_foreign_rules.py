@@ -118,7 +118,9 @@ def test_rules_of_a_vpn_take_no_answer(
         apply(namespace, VPNS[kind])
         wait_for(lambda: leads(namespace), "dfmeta's rules to come first")
         asks_both(guest)
-        assert [one for one in capture.segments() if one.source_port == PROXY_PORT] == []
+        assert [
+            segment for segment in capture.segments() if segment.source_port == PROXY_PORT
+        ] == []
         rules = [order(namespace, six=six) for six in (False, True)]
         agent.restart()
         asks_both(guest)

@@ -85,8 +85,8 @@ def test_tokens_alone_wait_for_room(
     asks_own(guest)
     assert asks_for_token(guest) == 503
     wait_for(lambda: "DOWN for 2 s, disk: " in agent.log(), "the log")
-    said = f"the disk of {agent.state_path} is full, and guests get no tokens"
-    assert agent.log().count(said) == 1
+    message = f"the disk of {agent.state_path} is full, and guests get no tokens"
+    assert agent.log().count(message) == 1
     asks_own(guest)
     disks[0].free()
     wait_for(agent.ready, "the key")

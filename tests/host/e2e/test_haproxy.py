@@ -64,7 +64,7 @@ def made(agent: Agent, nova: RecordingNova, make_guest: MakeGuest, name: str) ->
 
 def pids(agent: Agent) -> list[int]:
     """Process ids of the daemon's haproxy; another one while it is replaced."""
-    return [one for one in children(agent.pid) if "haproxy" in comm(one)]
+    return [item for item in children(agent.pid) if "haproxy" in comm(item)]
 
 
 def comm(pid: int) -> str:
@@ -96,32 +96,32 @@ def test_a_plain_request_is_haproxys(agent: Agent, nova: RecordingNova, guest: G
     asks_own(guest)
     assert guest.curl(META_DATA, "--head").status == 200
     assert by_daemon(agent) == before
-    asked = nova.requests()
-    assert [one.method for one in asked] == ["GET", "HEAD"]
-    for one in asked:
-        assert one.instance_id == guest.instance_id
-        assert one.header("X-Tenant-ID") == guest.ids.project_id
-        assert one.header("X-Forwarded-For") == guest.ip
-        assert one.header("X-Instance-ID-Signature") == nova.signature(guest.instance_id)
+    responses = nova.requests()
+    assert [item.method for item in responses] == ["GET", "HEAD"]
+    for response in responses:
+        assert response.instance_id == guest.instance_id
+        assert response.header("X-Tenant-ID") == guest.ids.project_id
+        assert response.header("X-Forwarded-For") == guest.ip
+        assert response.header("X-Instance-ID-Signature") == nova.signature(guest.instance_id)
 
 
 def test_haproxy_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
     process = Path(f"/proc/{pid(agent)}")
-    found = status_of(pid(agent))
-    (uid,) = set(found["Uid"].split())
+    status = status_of(pid(agent))
+    (uid,) = set(status["Uid"].split())
     assert int(uid) in NUMBERS
-    assert found["Groups"] == ""
-    assert {int(found[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
-    assert found["NoNewPrivs"] == "1"
+    assert status["Groups"] == ""
+    assert {int(status[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
+    assert status["NoNewPrivs"] == "1"
     assert (process / "environ").read_bytes() == b""
     words = (process / "cmdline").read_bytes()
     assert guest.instance_id.encode() not in words
     assert SECRET.encode() not in words
-    kinds = {os.readlink(one) for one in (process / "fd").iterdir()}
-    files = {one for one in kinds if one.startswith("/") and not one.startswith("/memfd:")}
+    kinds = {os.readlink(path) for path in (process / "fd").iterdir()}
+    files = {kind for kind in kinds if kind.startswith("/") and not kind.startswith("/memfd:")}
     # haproxy 3.0 keeps the messages of its start in shared memory.
     expected = ("/dev/null", "haproxy_startup_logs", "/handover-")
-    assert [one for one in files if not any(part in one for part in expected)] == []
+    assert [file for file in files if not any(part in file for part in expected)] == []
 
 
 @pytest.fixture
@@ -138,8 +138,8 @@ def sandboxed(agent: Agent) -> Iterator[Agent]:
 
 def test_haproxy_answers_inside_the_units_sandbox(sandboxed: Agent, guest: Guest) -> None:
     first, before = pid(sandboxed), by_daemon(sandboxed)
-    found = status_of(first)
-    assert (found["Seccomp"], found["NoNewPrivs"], int(found["CapBnd"], 16)) == ("2", "1", 0)
+    status = status_of(first)
+    assert (status["Seccomp"], status["NoNewPrivs"], int(status["CapBnd"], 16)) == ("2", "1", 0)
     asks_own(guest)
     assert by_daemon(sandboxed) == before
     os.kill(first, signal.SIGKILL)
@@ -174,8 +174,8 @@ def doctor(agent: Agent) -> dict[str, dict[str, str]]:
     """Check → line of doctor, for those of haproxy."""
     done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
     assert SECRET not in done.stdout
-    found = [line for line in json.loads(done.stdout) if line["check"].startswith(OF_HAPROXY)]
-    return {line["check"]: line for line in found}
+    lines = [line for line in json.loads(done.stdout) if line["check"].startswith(OF_HAPROXY)]
+    return {line["check"]: line for line in lines}
 
 
 def test_doctor_and_the_report_name_the_program_the_process_and_the_map(
@@ -203,8 +203,8 @@ def test_a_haproxy_that_is_killed_is_there_again(agent: Agent, guest: Guest) -> 
     batch = guest.start_many(300, path=META_DATA)
     os.kill(process, signal.SIGKILL)
     samples = batch.samples()
-    answered = [one for one in samples if one.status == 200]
-    assert all(uuid_in(one.body) == guest.instance_id for one in answered)
+    answered = [sample for sample in samples if sample.status == 200]
+    assert all(uuid_in(item.body) == guest.instance_id for item in answered)
     assert len(samples) - len(answered) <= 1, "the one that it had begun"
     assert pid(agent) != process
     assert "haproxy ended with status -9" in agent.log()

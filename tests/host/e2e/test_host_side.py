@@ -176,10 +176,10 @@ def test_a_removal_by_another_program_is_noticed_and_put_back(
         assert ensure(host, side) == [*kind.steps[steps]], removal
         assert ensure(host, side) == [], removal
         with host.inside():
-            found = kind.read()
-        assert (found.up, found.route, found.neighbour) == (True, True, True), removal
-        assert found.way_back == DEVICE, removal
-        assert all(rule.there for rule in found.rules), removal
+            result = kind.read()
+        assert (result.up, result.route, result.neighbour) == (True, True, True), removal
+        assert result.way_back == DEVICE, removal
+        assert all(rule.there for rule in result.rules), removal
         wait_for(lambda: not take(), "what the repair brings")
 
 
@@ -233,7 +233,7 @@ def test_generated_addresses_and_other_settings_are_put_right(host: Namespace) -
     host.sysctl(**{f"{KNOB}.accept_ra": 2, f"{KNOB}.addr_gen_mode": 0})
     done = ensure(host, side)
     assert done[:2] == [*SIX.steps[:2]]
-    assert [one for one in done[2:] if not one.startswith("no address fe80::")] == []
+    assert [item for item in done[2:] if not item.startswith("no address fe80::")] == []
     assert addresses6(host) == [f"{HOST_IP6}/128"]
     ip(host, f"link set {DEVICE} mtu 1279")
     with host.inside():

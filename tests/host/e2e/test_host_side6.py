@@ -32,10 +32,10 @@ def in_place(host: OpenvSwitch) -> bool:
         if not os.path.isdir("/proc/sys/net/ipv6"):
             return False
         network = None if SIDE.rules else SIDE.keys.network(6)
-        found = read_host(TAP, SIDE.ip6, table=2, family=IPV6, keys=SIDE.keys, network=network)
-    own = [str(one) for name, one in found.addresses if name == TAP]
-    whole = found.up and found.route and found.neighbour and found.way_back == TAP
-    return bool(whole and all(rule.there for rule in found.rules)) and own == [f"{SIDE.ip6}/128"]
+        result = read_host(TAP, SIDE.ip6, table=2, family=IPV6, keys=SIDE.keys, network=network)
+    own = [str(item) for name, item in result.addresses if name == TAP]
+    whole = result.up and result.route and result.neighbour and result.way_back == TAP
+    return bool(whole and all(rule.there for rule in result.rules)) and own == [f"{SIDE.ip6}/128"]
 
 
 def knob(host: OpenvSwitch, name: str) -> str:
@@ -44,8 +44,8 @@ def knob(host: OpenvSwitch, name: str) -> str:
 
 def examined(agent: Agent) -> dict[str, dict[str, Any]]:
     """Check of doctor → its line, for the checks of IPv6."""
-    found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
-    return {line["check"]: line for line in found if line["check"].endswith("ipv6")}
+    result = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
+    return {line["check"]: line for line in result if line["check"].endswith("ipv6")}
 
 
 def test_the_daemon_puts_ipv6_in_place_and_back(
@@ -68,13 +68,13 @@ def test_ipv6_goes_and_comes_with_the_hosts_setting(
 ) -> None:
     assert over_ipv6(host)
     host.namespace.sysctl(**{f"{TAP_KNOB}.disable_ipv6": 1})
-    told = f"Guests are not served over IPv6: {TAP_KNOB}.disable_ipv6 is 1"
-    wait_for(lambda: told in agent.log(), "the daemon to say so")
+    message = f"Guests are not served over IPv6: {TAP_KNOB}.disable_ipv6 is 1"
+    wait_for(lambda: message in agent.log(), "the daemon to say so")
     asks_own(guest)
     wait_for(agent.ready, "the switch to confirm the flows without IPv6")
-    found = examined(agent)
-    assert found.keys() == {"ipv6"}
-    line = found["ipv6"]
+    result = examined(agent)
+    assert result.keys() == {"ipv6"}
+    line = result["ipv6"]
     assert line["status"] == "warning"
     assert f"IPv4 only: {TAP_KNOB}.disable_ipv6 is 1" in line["text"]
     wait_for(lambda: not over_ipv6(host), "flows of IPv6 to be removed")
@@ -82,7 +82,7 @@ def test_ipv6_goes_and_comes_with_the_hosts_setting(
     host.namespace.run(command.split())
     wait_for(lambda: in_place(host), "IPv6 to be put in place")
     wait_for(lambda: "Guests are served over IPv6 as well" in agent.log(), "a line")
-    assert agent.log().count(told) == 1
+    assert agent.log().count(message) == 1
     assert "ipv6" not in examined(agent)
     wait_for(lambda: over_ipv6(host), "flows of IPv6")
     asks_own(guest)

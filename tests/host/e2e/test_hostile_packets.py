@@ -124,9 +124,9 @@ class Watched:
 def neighbours(net: Net) -> dict[str, str]:
     """The next hop behind tap-metadata, and its MAC, as the host's kernel knows them."""
     text = net.host.namespace.ip(f"neigh show dev {net.side.tap}")
-    found = re.findall(r"^([0-9.]+) lladdr (\S+)", text, re.MULTILINE)
-    assert found
-    return dict(found)
+    result = re.findall(r"^([0-9.]+) lladdr (\S+)", text, re.MULTILINE)
+    assert result
+    return dict(result)
 
 
 def ask_as(net: Net, *, mac: str, ip: str) -> bytes:
@@ -200,11 +200,11 @@ def forged_arp(net: Net) -> list[bytes]:
         (net.bad.mac, net.key(net.bad)),
         (net.bad.mac, net.good.ip),
     ]
-    asked = [net.key(net.good), net.key(net.bad), net.side.key(99 << 8 | 99)]
+    request = [net.key(net.good), net.key(net.bad), net.side.key(99 << 8 | 99)]
     packets = [arp(op=op, sha=mac, spa=ip, tpa=ip) for mac, ip in claims for op in (1, 2)]
     packets += [arp(op=2, sha=mac, spa=ip, tpa=net.good.ip) for mac, ip in claims]
     packets += [arp(op=2, sha=mac, spa=ip, tpa=METADATA_IP, tha=net.tap_mac) for mac, ip in claims]
-    packets += [arp(op=1, sha=net.bad.mac, spa=net.bad.ip, tpa=ip) for ip in asked]
+    packets += [arp(op=1, sha=net.bad.mac, spa=net.bad.ip, tpa=ip) for ip in request]
     return [
         ethernet(packet, dst=to, src=source, kind=ARP)
         for packet in packets
@@ -314,7 +314,7 @@ def test_tags_that_a_guest_sets_itself(net: Net, limit: int) -> None:
 def direct(net: Net) -> list[bytes]:
     """Frames for the host itself, the proxy's port, and the keys."""
     keys = [net.key(net.good), net.key(net.bad)]
-    found = []
+    result = []
     for source in (net.bad.ip, net.good.ip, METADATA_IP, "10.9.9.9", *keys):
         for address in (METADATA_IP, "10.9.9.9", "127.0.0.1", "255.255.255.255", *keys):
             ports = sorted({PROXY_PORT, 22, 9697, 80} - ({80} if address == METADATA_IP else set()))
@@ -323,8 +323,8 @@ def direct(net: Net) -> list[bytes]:
             payloads += [(UDP, udp(b"anything", dport=port)) for port in (53, 80, PROXY_PORT)]
             payloads += [(ICMP, b"\x08\0\xf7\xfe\0\1\0\0")]
             for proto, payload in payloads:
-                found.append(ipv4(payload, dst=address, src=source, proto=proto))
-    return found
+                result.append(ipv4(payload, dst=address, src=source, proto=proto))
+    return result
 
 
 def test_the_host_and_the_proxys_port(net: Net) -> None:
@@ -334,7 +334,7 @@ def test_the_host_and_the_proxys_port(net: Net) -> None:
     with Watched(net), Capture(net.good.namespace, net.good.device, arriving=True) as heard:
         for destination in (net.tap_mac, BROADCAST):
             packets = direct(net)
-            frames = [ethernet(one, dst=destination, src=net.bad.mac) for one in packets]
+            frames = [ethernet(packet, dst=destination, src=net.bad.mac) for packet in packets]
             net.bad.send_frames(*frames)
         ipv6 = (
             "60000000 0008 3a ff fe800000000000000000000000000066 fe80000000000000006466fffe6d65fe"
@@ -372,4 +372,6 @@ def test_forged_answers(net: Net) -> None:
     frames = [ethernet(packet, dst=net.good.mac, src=net.tap_mac) for packet in packets]
     while batch.running:
         net.bad.send_frames(*frames)
-    assert {(one.status, one.body) for one in batch.samples()} == {(200, b"good.example.org")}
+    assert {(sample.status, sample.body) for sample in batch.samples()} == {
+        (200, b"good.example.org")
+    }

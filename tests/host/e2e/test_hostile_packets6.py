@@ -140,7 +140,7 @@ def test_the_host_is_not_reached(net: Net) -> None:
             message = icmpv6(echo, dst=target, src=source, kind=128)
             packets.append(ipv6(message, dst=target, src=source, proto=ICMP6))
             frames += [
-                ethernet(one, dst=net.tap_mac, src=net.bad.mac, kind=KIND) for one in packets
+                ethernet(packet, dst=net.tap_mac, src=net.bad.mac, kind=KIND) for packet in packets
             ]
     for port in {PROXY_PORT, 22, 443} - {80}:
         frames.append(net.syn(net.bad.link_local, dport=port))

@@ -157,18 +157,18 @@ def test_a_request_within_a_request_is_400(nova: RecordingNova, guest: Guest) ->
 def spellings(name: str) -> list[str]:
     """Of a header: each case, and every choice of hyphens and underscores."""
     parts = name.split("-")
-    found = []
+    result = []
     for marks in product("-_", repeat=len(parts) - 1):
         word = "".join(a + b for a, b in zip(parts, (*marks, ""), strict=True))
-        found += [word, word.lower(), word.upper(), word.swapcase()]
-    return found
+        result += [word, word.lower(), word.upper(), word.swapcase()]
+    return result
 
 
 def test_no_spelling_of_a_header_that_nova_believes_reaches_it(
     nova: RecordingNova, guest: Guest
 ) -> None:
     for name, value in OURS.items():
-        lines = [f"{one}: {value}" for one in spellings(name)]
+        lines = [f"{item}: {value}" for item in spellings(name)]
         lines += [f"{name}: {value}", f"{name}:", f"{name}: \t{value}, {guest.instance_id}"]
         for start in range(0, len(lines), 50):
             some = [line.encode() for line in lines[start : start + 50]]

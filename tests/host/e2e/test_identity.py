@@ -73,8 +73,8 @@ def known_to(nova: RecordingNova, name: str) -> str:
 def row(agent: Agent, guest: Guest) -> dict[str, Any]:
     """What ``dfmeta ports`` has of a guest."""
     rows = json.loads(agent.ctl("ports", "--format", "json").stdout)
-    found: dict[str, Any] = next((one for one in rows if one["port"] == guest.port), {})
-    return found
+    result: dict[str, Any] = next((item for item in rows if item["port"] == guest.port), {})
+    return result
 
 
 def test_a_guest_waits_for_its_domain_to_appear(

@@ -52,12 +52,15 @@ def asks_from(guest: Guest, source: str, host: str) -> None:
 def known_addresses(agent: Agent, guest: Guest) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = agent.admin("/ports").json()
     (row,) = [row for row in rows if row["port"] == guest.port]
-    found: list[dict[str, Any]] = row["addresses"]
-    return found
+    result: list[dict[str, Any]] = row["addresses"]
+    return result
 
 
 def slots(agent: Agent, guest: Guest) -> list[tuple[str, str]]:
-    return [(one["key"], one["ip"]) for one in known_addresses(agent, guest)]
+    return [
+        (known_address["key"], known_address["ip"])
+        for known_address in known_addresses(agent, guest)
+    ]
 
 
 def packet_ins(agent: Agent, **labels: str) -> float:

@@ -21,11 +21,11 @@ def test_a_holder_ends_and_guests_wait_for_the_next_start(
     agent.kill()
     wait_for(lambda: not holders(host), "the holder's end")
     with Capture(guest.namespace, guest.device) as capture, Attempt(guest) as attempt:
-        wait_for(lambda: any(one.is_repeated for one in capture.syns()), "a SYN sent again")
-        assert not [one for one in capture.segments() if one.is_reset]
+        wait_for(lambda: any(syn.is_repeated for syn in capture.syns()), "a SYN sent again")
+        assert not [segment for segment in capture.segments() if segment.is_reset]
         agent.start()
         assert attempt.connected_after() is not None
-        assert not [one for one in capture.segments() if one.is_reset]
+        assert not [segment for segment in capture.segments() if segment.is_reset]
     asks_own(guest)
     assert len(holders(host)) == 1
     assert agent.metric("dfmeta_packet_ins_total") == 0

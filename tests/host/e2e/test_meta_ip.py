@@ -40,8 +40,8 @@ class World:
 
 
 def row(agent: Agent, guest: Guest) -> dict[str, Any]:
-    (found,) = [one for one in agent.admin("/ports").json() if one["port"] == guest.port]
-    return dict(found)
+    (result,) = [item for item in agent.admin("/ports").json() if item["port"] == guest.port]
+    return dict(result)
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +70,19 @@ def test_each_guest_gets_its_own(world: World) -> None:
 def test_containers_behind_a_guest_get_their_own_with_the_same_addresses(world: World) -> None:
     parent = world.other
     with (
-        Container(parent, 100, address6=[f"{ULA}/64"]) as one,
+        Container(parent, 100, address6=[f"{ULA}/64"]) as item,
         Container(parent, 4094, address6=[f"{ULA}/64"]) as two,
     ):
-        declare(parent, one.entry(), two.entry())
-        for container in (one, two):
+        declare(parent, item.entry(), two.entry())
+        for container in (item, two):
             put(world.agent, container)
         for service in (METADATA_IP, OPENSTACK6, EC2_6):
-            for guest in (one, two, one, two):
+            for guest in (item, two, item, two):
                 asks_own(guest, host=service)
         for service in (METADATA_IP, OPENSTACK6):
             asks_own(parent, host=service)
         declare(parent)
-        wait_for(lambda: is_unanswered(one), "the subports to be removed")
+        wait_for(lambda: is_unanswered(item), "the subports to be removed")
     asks_own(parent)
 
 
@@ -93,24 +93,24 @@ def listed(world: World, *command: str) -> list[dict[str, Any]]:
 
 def test_doctor_finds_no_fault(world: World) -> None:
     lines = listed(world, "doctor", "--root", str(world.agent.folder))
-    bad = [one for one in lines if one["status"] in ("wrong", "warning")]
+    bad = [line for line in lines if line["status"] in ("wrong", "warning")]
     assert bad == [], world.agent.tail()
-    checks = {one["check"] for one in lines}
+    checks = {line["check"] for line in lines}
     assert {"meta-bridge", "meta-patch", "meta-patch-vlan", "meta-mappings", "meta-range"} <= checks
     assert "rule-from" not in checks
-    flows = [one["text"] for one in lines if one["check"] == "flows"]
+    flows = [line["text"] for line in lines if line["check"] == "flows"]
     assert len(flows) == len(BRIDGES)
     assert all(f"on {bridge}" in text for bridge, text in zip(sorted(BRIDGES), flows, strict=True))
 
 
 def outside(host: OpenvSwitch) -> dict[str, str]:
     """What --cleanup has to leave as it was."""
-    ids = {one["name"]: one["external_ids"] for one in host.records("Interface")}
+    ids = {record["name"]: record["external_ids"] for record in host.records("Interface")}
     return {
         "bridges": host.vsctl("list-br"),
         "ports": " ".join(host.ports()),
         "ids": str(sorted(ids.items())),
-        "flows": str(sorted(one.partition("priority=")[2] for one in host.flows())),
+        "flows": str(sorted(flow.partition("priority=")[2] for flow in host.flows())),
         "rules": host.namespace.ip("rule show") + host.namespace.ip("rule show", six=True),
         "routes": host.namespace.ip("route show table main"),
         "routes6": host.namespace.ip("route show table main", six=True),
@@ -138,7 +138,7 @@ def test_cleanup_leaves_the_host_as_it_was(
     assert outside(host) == before
     if shared:
         assert host.ports("br-meta") == ["others"]
-        assert not [one for one in host.flows("br-meta") if "cookie=0x64666d65" in one]
+        assert not [flow for flow in host.flows("br-meta") if "cookie=0x64666d65" in flow]
 
 
 def asks(agent: Agent, guest: Guest) -> None:

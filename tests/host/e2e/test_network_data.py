@@ -110,7 +110,7 @@ def links(guest: Guest) -> list[dict[str, Any]]:
 
 def vids(guest: Guest) -> list[int]:
     """The VLAN ids among them."""
-    return [one["vlan_id"] for one in links(guest) if one["type"] == "vlan"]
+    return [link["vlan_id"] for link in links(guest) if link["type"] == "vlan"]
 
 
 def know_all(guest: Guest, count: int) -> None:
@@ -132,23 +132,23 @@ def test_network_data_lists_the_subports_of_its_vm_alone(
     put(agent, nova, vm, container, tagged)
     know_all(vm, len(VIDS))
     own = document(vm)
-    told = [
+    message = [
         {
-            "id": f"dfsub{one.vid}",
+            "id": f"dfsub{subport.vid}",
             "type": "vlan",
             "vlan_link": own["links"][0]["id"],
-            "vlan_id": one.vid,
-            "vlan_mac_address": f"fa:16:3f:00:00:{one.vid:02x}",
+            "vlan_id": subport.vid,
+            "vlan_mac_address": f"fa:16:3f:00:00:{subport.vid:02x}",
             "mtu": MTU,
         }
-        for one in trunk.subports
+        for subport in trunk.subports
     ]
     reply = vm.curl(PATH)
-    assert json.loads(reply.body) == {**own, "links": [*own["links"], *told]}
+    assert json.loads(reply.body) == {**own, "links": [*own["links"], *message]}
     assert reply.header("Content-Length") == str(len(reply.body))
     head = vm.curl(PATH, "--head")
     names = ("Content-Length", "Content-Type", "ETag")
-    assert [head.header(one) for one in names] == [reply.header(one) for one in names]
+    assert [head.header(name) for name in names] == [reply.header(name) for name in names]
     assert head.status == 200
     other = vm.curl("/openstack/2018-08-27/network_data.json")
     assert other.body == reply.body
@@ -182,10 +182,10 @@ def test_an_unmodified_cloud_init_makes_a_device_of_each(
     boot = cloud_init(vm, network=True).finish()
     assert boot.errors == [], boot.output + boot.log
     assert (boot.datasource, boot.instance_id) == ("OpenStack", vm.instance_id)
-    told = boot.instance_data["ds"]["network_json"]
-    assert told == json.loads(vm.curl(PATH).body)
+    message = boot.instance_data["ds"]["network_json"]
+    assert message == json.loads(vm.curl(PATH).body)
     with CloudInit() as program:
-        devices = program.netplan(told, {vm.mac: "eth0"})["vlans"]
+        devices = program.netplan(message, {vm.mac: "eth0"})["vlans"]
     assert devices == {
         f"eth0.{vid}": {
             "id": vid,

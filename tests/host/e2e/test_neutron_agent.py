@@ -156,8 +156,8 @@ def neutrons(host: OpenvSwitch) -> Neutrons:
 
 def meters(host: OpenvSwitch) -> dict[int, int]:
     """Rate of each meter of the bridge."""
-    found = re.findall(r"meter=(\d+) .*?rate=(\d+)", host.ofctl("dump-meters", BRIDGE), re.DOTALL)
-    return {int(number): int(rate) for number, rate in found}
+    result = re.findall(r"meter=(\d+) .*?rate=(\d+)", host.ofctl("dump-meters", BRIDGE), re.DOTALL)
+    return {int(number): int(rate) for number, rate in result}
 
 
 def without(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
@@ -168,11 +168,11 @@ def without(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
 
 def tables(host: OpenvSwitch) -> set[int]:
     """The tables in which flows of others stand."""
-    found = set()
+    result = set()
     for flow in neutrons(host).flows:
         _, _, table = flow.partition(" table=")
-        found.add(int(table.partition(",")[0]) if table else 0)
-    return found
+        result.add(int(table.partition(",")[0]) if table else 0)
+    return result
 
 
 def own_flows(host: OpenvSwitch) -> int:
@@ -223,9 +223,9 @@ def asking(
             batch.stop()
         raise
     samples: dict[Guest, list[Sample]] = {g: batch.finish() for g, batch in batches.items()}
-    found = failures(samples)
-    assert set(found) <= UNANSWERED, found
-    assert found.total() <= unanswered, found
+    result = failures(samples)
+    assert set(result) <= UNANSWERED, result
+    assert result.total() <= unanswered, result
 
 
 def requests(agent: Agent) -> Callable[[], float]:
@@ -249,7 +249,7 @@ def test_the_bridge_is_as_neutron_has_it(world: World) -> None:
     third, fourth = world.friends
     tags = [tag(guest) for guest in world.guests]
     assert len(set(tags)) == 3
-    assert all(isinstance(one, int) and one != DEAD_VLAN for one in tags)
+    assert all(isinstance(item, int) and item != DEAD_VLAN for item in tags)
     assert third.ping(fourth.ip)
     # Nothing of the twins' passes the firewall.
     assert not world.twins[0].ping("10.0.0.8", timeout=SILENCE)

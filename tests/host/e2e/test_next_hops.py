@@ -21,8 +21,8 @@ def reaches(guest: Guest) -> bool:
 
 def neighbour(guest: Guest) -> str:
     """The MAC that the guest has for the next hop; empty: none."""
-    found = json.loads(guest.namespace.run(["ip", "-j", "neigh", "show", HOP]).stdout or "[]")
-    return next((one["lladdr"] for one in found if "lladdr" in one), "")
+    result = json.loads(guest.namespace.run(["ip", "-j", "neigh", "show", HOP]).stdout or "[]")
+    return next((item["lladdr"] for item in result if "lladdr" in item), "")
 
 
 def has_flow(guest: Guest) -> bool:

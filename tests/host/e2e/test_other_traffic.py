@@ -53,7 +53,7 @@ def fates(host: OpenvSwitch, known: Guest, frames: list[tuple[int, bytes]]) -> l
     for vlan in (0, TENANT):
         host.appctl("fdb/add", BRIDGE, known.port, str(vlan), known.mac)
     with Tracer(host, {number: number for number in range(1000)}) as tracer:
-        texts = [one.text for one in tracer.trace(frames)]
+        texts = [item.text for item in tracer.trace(frames)]
     return [line for text in texts for line in text.splitlines() if line.startswith("Datapath")]
 
 
@@ -61,27 +61,27 @@ def traffic(ports: dict[str, Guest], sender: str) -> dict[str, bytes]:
     """All kinds of frames from one port."""
     port, other = ports[sender], ports["neighbour"]
     key = SIDE.key(ports["guest"].ofport)
-    found: dict[str, bytes] = {}
+    result: dict[str, bytes] = {}
     for name, (proto, payload, address) in _packets(port, key).items():
         for where, mac in (("other", other.mac), ("nobody", NOBODY), ("tap", TAP_MAC)):
             packet = ipv4(payload, dst=address, src=port.ip, proto=proto)
-            found[f"{name}, to {where}"] = ethernet(packet, dst=mac, src=port.mac)
+            result[f"{name}, to {where}"] = ethernet(packet, dst=mac, src=port.mac)
     for name, (kind, payload, mac) in _others(port, key).items():
-        found[name] = ethernet(payload, dst=mac, src=port.mac, kind=kind)
+        result[name] = ethernet(payload, dst=mac, src=port.mac, kind=kind)
     for name, frame in _service(port).items():
         if sender in UNSERVED:
-            found[name] = frame
+            result[name] = frame
         for tci in (0xE000, 1, TENANT, 8, DEAD):
-            found[f"{name}, VID {tci & 4095}"] = tagged(frame, tci)
-        found[f"{name}, QinQ"] = tagged(tagged(frame, 1), DEAD, tpid=0x88A8)
-        found[f"{name}, two tags"] = tagged(tagged(frame, 1), DEAD)
-    return found
+            result[f"{name}, VID {tci & 4095}"] = tagged(frame, tci)
+        result[f"{name}, QinQ"] = tagged(tagged(frame, 1), DEAD, tpid=0x88A8)
+        result[f"{name}, two tags"] = tagged(tagged(frame, 1), DEAD)
+    return result
 
 
 def _packets(port: Guest, key: str) -> dict[str, tuple[int, bytes, str]]:
     """IPv4: what it is → protocol, payload, destination."""
     addresses = ["10.0.0.250", "192.0.2.80", STRANGE, key, "255.255.255.255"]
-    found: dict[str, tuple[int, bytes, str]] = {
+    result: dict[str, tuple[int, bytes, str]] = {
         f"TCP {number} of the service's address": (
             6,
             tcp(dst=METADATA_IP, src=port.ip, dport=number),
@@ -91,15 +91,15 @@ def _packets(port: Guest, key: str) -> dict[str, tuple[int, bytes, str]]:
     }
     for address in (*addresses, METADATA_IP):
         for number in (53, 67, 80):
-            found[f"UDP {number} of {address}"] = (UDP, udp(b"", dport=number), address)
-        found[f"ICMP to {address}"] = (ICMP, b"\x08\0\xf7\xfe\0\1\0\0", address)
-        found[f"SCTP 80 of {address}"] = (SCTP, b"\x9c\x40\0\x50" + bytes(8), address)
+            result[f"UDP {number} of {address}"] = (UDP, udp(b"", dport=number), address)
+        result[f"ICMP to {address}"] = (ICMP, b"\x08\0\xf7\xfe\0\1\0\0", address)
+        result[f"SCTP 80 of {address}"] = (SCTP, b"\x9c\x40\0\x50" + bytes(8), address)
     for address in addresses:
         for flags in (0x02, 0x12, 0x10):
             segment = tcp(dst=address, src=port.ip, flags=flags)
-            found[f"TCP 80 of {address}, flags {flags}"] = (6, segment, address)
-    found["TCP 80, cut off"] = (6, b"\x9c\x40\0\x50", METADATA_IP)
-    return found
+            result[f"TCP 80 of {address}, flags {flags}"] = (6, segment, address)
+    result["TCP 80, cut off"] = (6, b"\x9c\x40\0\x50", METADATA_IP)
+    return result
 
 
 def _others(port: Guest, key: str) -> dict[str, tuple[int, bytes, str]]:
@@ -112,8 +112,8 @@ def _others(port: Guest, key: str) -> dict[str, tuple[int, bytes, str]]:
     service6 = ipv6(udp(b"", dport=80), dst="fe80::a9fe:a9fe", src="fe80::66", proto=UDP)
     asked6 = neighbour(135, target="fe80::66", dst="ff02::1:ff00:66", src="fe80::67")
     solicitation = ipv6(asked6, dst="ff02::1:ff00:66", src="fe80::67", proto=58)
-    asked = ["10.0.0.250", STRANGE, key, "169.254.169.253"]
-    found = {
+    request = ["10.0.0.250", STRANGE, key, "169.254.169.253"]
+    result = {
         "multicast": (IP, group, MULTICAST),
         "a jumbo frame": (IP, large, NOBODY),
         "IPv6": (IPV6, six, NOBODY),
@@ -129,11 +129,11 @@ def _others(port: Guest, key: str) -> dict[str, tuple[int, bytes, str]]:
         "RARP": (RARP, arp(op=3, sha=port.mac, spa="0.0.0.0", tpa="0.0.0.0"), BROADCAST),
         "ARP answer": (ARP, arp(op=2, sha=port.mac, spa=port.ip, tpa=METADATA_IP), TAP_MAC),
     }
-    for address in asked:
+    for address in request:
         question = arp(op=1, sha=port.mac, spa=port.ip, tpa=address)
-        found[f"ARP for {address}"] = (ARP, question, BROADCAST)
-        found[f"ARP for {address} to tap-metadata"] = (ARP, question, TAP_MAC)
-    return found
+        result[f"ARP for {address}"] = (ARP, question, BROADCAST)
+        result[f"ARP for {address} to tap-metadata"] = (ARP, question, TAP_MAC)
+    return result
 
 
 def _service(port: Guest) -> dict[str, bytes]:
@@ -152,7 +152,7 @@ def test_other_frames_go_where_they_would_without_dfmeta(
     host: OpenvSwitch, ports: dict[str, Guest], make_agent: MakeAgent
 ) -> None:
     names = [(name, kind) for name in ports for kind in traffic(ports, name)]
-    frames = [(ports[n].ofport, one) for n in ports for one in traffic(ports, n).values()]
+    frames = [(ports[n].ofport, item) for n in ports for item in traffic(ports, n).values()]
     before = fates(host, ports["neighbour"], frames)
     assert len(before) == len(frames)
     agent = make_agent()

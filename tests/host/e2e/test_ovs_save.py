@@ -52,8 +52,8 @@ def restart_open_vswitch(host: OpenvSwitch, folder: Path) -> None:
 
 def drops_first_syns(host: OpenvSwitch, guest: Guest) -> bool:
     """Return whether the flow of a guest's first SYNs drops them."""
-    found = host.flows(match=f"table=200,in_port={guest.ofport},tcp")
-    return any(re.search(r"priority=100,.*actions=drop", flow) for flow in found)
+    result = host.flows(match=f"table=200,in_port={guest.ofport},tcp")
+    return any(re.search(r"priority=100,.*actions=drop", flow) for flow in result)
 
 
 @pytest.mark.parametrize("state", ["stopped", "flood"])

@@ -19,7 +19,7 @@ from tests.host.e2e.shell import Shell
 from tests.host.e2e.support import asks_own, put
 
 PAGE = (ROOT / "doc/source/owns.rst").read_text(encoding="utf-8")
-STEPS = [step for one in blocks(PAGE) if one.kind == "console" for step in steps(one.text)]
+STEPS = [step for block in blocks(PAGE) if block.kind == "console" for step in steps(block.text)]
 SHOWN = {" ".join(line.split()) for step in STEPS for line in step.shown}
 TAP = "tap-metadata"
 STOP = "systemctl stop dfmeta-agent"
@@ -71,10 +71,10 @@ class Host(Shell):
             "routes": lines(namespace.ip("route show table all")),
             "addresses": lines("\n".join(re.findall(r"inet6? .*", namespace.ip("address")))),
             "neighbours": lines(namespace.ip("neighbour show")),
-            "sysctls": {one for one in lines(sysctls) if not by_itself(one)},
+            "sysctls": {line for line in lines(sysctls) if not by_itself(line)},
             "sockets": self.sockets(),
             "processes": {" ".join(line.split("\0")) for line in self.command_lines()},
-            "flows": {one.strip() for one in flows if "actions=" in one},
+            "flows": {flow.strip() for flow in flows if "actions=" in flow},
             **{table: self.rows(table) for table in tables},
         }
 
@@ -87,14 +87,16 @@ class Host(Shell):
         """
         run = self.switch.namespace.run
         routes = json.loads(run(["ip", "-json", "-6", "route", "show", "table", "local"]).stdout)
-        found = {(route["dst"], route["dev"]) for route in routes}
+        result = {(route["dst"], route["dev"]) for route in routes}
         wanted = set()
         for link in json.loads(run(["ip", "-json", "address"]).stdout):
             if {"UP", "LOWER_UP"} <= set(link["flags"]):
-                addresses = [one["local"] for one in link["addr_info"] if one["family"] == "inet6"]
+                addresses = [
+                    item["local"] for item in link["addr_info"] if item["family"] == "inet6"
+                ]
                 multicast = [] if "LOOPBACK" in link["flags"] else ["ff00::/8"]
                 wanted |= {(dst, link["ifname"]) for dst in addresses + multicast}
-        return wanted <= found
+        return wanted <= result
 
     def command_lines(self) -> Iterator[str]:
         """Those of the processes in the namespace."""
@@ -108,7 +110,7 @@ class Host(Shell):
         listening = self.switch.namespace.run(["ss", "-Hlntux"]).stdout
         named = self.switch.namespace.run(["ss", "-Hax", "src", "@*"]).stdout
         words = [line.split() for line in (listening + named).splitlines()]
-        return {one[4] for one in words if not one[4].startswith(str(self.switch.rundir))}
+        return {word[4] for word in words if not word[4].startswith(str(self.switch.rundir))}
 
     def rows(self, table: str) -> set[str]:
         """Columns of OVSDB that somebody sets, each with the name of its row."""
@@ -144,7 +146,7 @@ def by_itself(sysctl: str) -> bool:
 
 def differ(one: View, other: View) -> View:
     """What is in one of them alone."""
-    return {name: found for name in one if (found := one[name] ^ other[name])}
+    return {name: result for name in one if (result := one[name] ^ other[name])}
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +169,7 @@ def seen() -> Iterator[Seen]:
             ended=ended,
             cleaned=host.look(),
             printed=printed,
-            files={one.name for one in host.agent.state_path.iterdir()},
+            files={path.name for path in host.agent.state_path.iterdir()},
         )
 
 
@@ -195,9 +197,9 @@ def test_the_host_has_no_object_of_another_kind(came: View) -> None:
 def test_every_rule_and_route_is_on_the_page(came: View) -> None:
     assert came["rules"] < SHOWN
     # The kernel's own come with an address.
-    routes = {one.replace("table 2 ", "") for one in came["routes"] if "proto kernel" not in one}
-    assert {one for one in routes if not one.startswith("multicast ff00::/8")} < SHOWN
-    assert {one.replace(f"dev {TAP} ", "") for one in came["neighbours"]} < SHOWN
+    routes = {item.replace("table 2 ", "") for item in came["routes"] if "proto kernel" not in item}
+    assert {route for route in routes if not route.startswith("multicast ff00::/8")} < SHOWN
+    assert {item.replace(f"dev {TAP} ", "") for item in came["neighbours"]} < SHOWN
     assert came["addresses"] == {
         f"inet 169.254.169.254/32 scope global {TAP}",
         "inet6 fd00:a9fe:a9fe:a9fe::a9fe/128 scope global nodad noprefixroute",
@@ -216,14 +218,14 @@ def test_every_socket_and_process_is_on_the_page(came: View) -> None:
     }
     for word in ("TCP 127.0.0.1:9697", "``@dfmeta-agent ...``", "``@dfmeta-listener ...``"):
         assert f"* - {word}" in PAGE
-    agent, holder = sorted(came["processes"], key=lambda one: "holder" in one)
+    agent, holder = sorted(came["processes"], key=lambda item: "holder" in item)
     assert "dfmeta-agent --config-file" in agent
     assert "python -P -S -m dfmeta.cmd.holder" in holder
     assert "``python -P -S -m dfmeta.cmd.holder``" in PAGE
 
 
 def test_every_flow_has_the_pages_cookie_and_no_other_changes(seen: Seen, came: View) -> None:
-    assert all(one.startswith(OURS) for one in came["flows"])
+    assert all(item.startswith(OURS) for item in came["flows"])
     assert seen.before["flows"] < seen.running["flows"]
     (counts,) = COUNTS.findall(" ".join(PAGE.split()))
     assert len(came["flows"]) == sum(map(int, counts))
@@ -231,12 +233,12 @@ def test_every_flow_has_the_pages_cookie_and_no_other_changes(seen: Seen, came: 
 
 def test_the_port_is_as_the_page_shows_it_and_else_as_any_other(came: View) -> None:
     for table in ("Port", "Interface"):
-        (step,) = [one for one in STEPS if f"list {table} " in one.command]
+        (step,) = [item for item in STEPS if f"list {table} " in item.command]
         shown = {line.partition(":")[0].strip() for line in step.shown}
-        columns = {one.partition(" ")[2] for one in came[table] if one.startswith(f"{TAP} ")}
+        columns = {item.partition(" ")[2] for item in came[table] if item.startswith(f"{TAP} ")}
         assert len(columns) == len(came[table])
-        others = {one for one in columns if not one.startswith((*shown, *OF_A_DEVICE))}
-        assert {one.partition(" ")[2] for one in others} <= DEFAULTS
+        others = {column for column in columns if not column.startswith((*shown, *OF_A_DEVICE))}
+        assert {item.partition(" ")[2] for item in others} <= DEFAULTS
 
 
 def test_at_its_end_only_what_the_page_says_goes(seen: Seen) -> None:

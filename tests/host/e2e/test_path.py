@@ -124,8 +124,8 @@ def test_readiness_is_not_up_before_the_path_is_proved(host: OpenvSwitch) -> Non
     with Agent(host) as agent:
         host.namespace.run([str(NFT), f"{INPUT} drop"])
         agent.start(wait=False)
-        said = "path: guests' SYNs do not reach the proxy: the host does not answer"
-        wait_for(lambda: said in agent.stderr.read_text(), "the log")
+        message = "path: guests' SYNs do not reach the proxy: the host does not answer"
+        wait_for(lambda: message in agent.stderr.read_text(), "the log")
         assert down(agent) == ["path"]
         host.namespace.run([str(NFT), "flush ruleset"])
         wait_for(lambda: agent.admin("/healthz/readiness").status == 200, "readiness")
@@ -134,5 +134,5 @@ def test_readiness_is_not_up_before_the_path_is_proved(host: OpenvSwitch) -> Non
 
 def doctor_line(agent: Agent, check: str) -> dict[str, Any]:
     done = agent.ctl("doctor", "--format", "json", "--root", str(agent.folder), check=False)
-    (found,) = [line for line in json.loads(done.stdout) if line["check"] == check]
-    return dict(found)
+    (result,) = [line for line in json.loads(done.stdout) if line["check"] == check]
+    return dict(result)

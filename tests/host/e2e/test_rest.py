@@ -43,15 +43,15 @@ class Monitor:
         sock.bind((0, GROUPS))
 
     def take(self) -> list[int]:
-        found = list[int]()
+        result = list[int]()
         with contextlib.suppress(BlockingIOError):
             while True:
                 data = self._sock.recv(1 << 16)
                 while data:
                     length, kind = struct.unpack_from("=IH", data)
-                    found.append(kind)
+                    result.append(kind)
                     data = data[(length + 3) & ~3 :]
-        return found
+        return result
 
 
 @pytest.fixture

@@ -23,13 +23,13 @@ FOREIGN = "cookie=0x77,table=0,priority=250,udp,nw_dst=192.0.2.1,actions=drop"
 
 def listed(host: OpenvSwitch) -> dict[str, tuple[float, int]]:
     """Flow without its counters → duration and packets."""
-    found = {}
+    result = {}
     for flow in host.flows():
         duration, packets = _DURATION.search(flow), _PACKETS.search(flow)
         assert duration is not None
         assert packets is not None
-        found[_COUNTERS.sub("", flow)] = (float(duration[1]), int(packets[1]))
-    return found
+        result[_COUNTERS.sub("", flow)] = (float(duration[1]), int(packets[1]))
+    return result
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])

@@ -135,12 +135,12 @@ class Day:
         self.read()
         self.agent.restart()
 
-    def reload(self, said: str, **default: object) -> None:
+    def reload(self, message: str, **default: object) -> None:
         """SIGHUP, and wait for what the daemon says."""
-        before = self.agent.log().count(said)
+        before = self.agent.log().count(message)
         self.agent.configure({"DEFAULT": default})
         self.agent.signal(signal.SIGHUP)
-        wait_for(lambda: self.agent.log().count(said) > before, said)
+        wait_for(lambda: self.agent.log().count(message) > before, message)
 
     def lines(self) -> int:
         """How many lines of requests there are."""

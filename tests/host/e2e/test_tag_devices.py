@@ -64,7 +64,7 @@ def tag(udev: Udev, devices: object, *options: str) -> str:
 def roles(properties: dict[str, str]) -> list[str]:
     """The tags of a device, as they were."""
     text = properties.get("DFMETA_TAGS", "")
-    return [quopri.decodestring(one).decode() for one in text.split(",") if one]
+    return [quopri.decodestring(word).decode() for word in text.split(",") if word]
 
 
 def test_interfaces_have_their_roles_in_udevs_database(udev: Udev) -> None:
@@ -73,8 +73,8 @@ def test_interfaces_have_their_roles_in_udevs_database(udev: Udev) -> None:
     assert roles(udev.properties("/sys/class/net/eth0")) == ["lan"]
     assert roles(udev.properties("/sys/class/net/eth1")) == ["wan", "web_cache"]
     assert roles(udev.properties("/sys/class/net/peer0")) == []
-    found = udev.run(["udevadm", "trigger", "--dry-run", "--verbose", "--tag-match=dfmeta-wan"])
-    assert found.stdout == "/sys/devices/virtual/net/eth1\n"
+    result = udev.run(["udevadm", "trigger", "--dry-run", "--verbose", "--tag-match=dfmeta-wan"])
+    assert result.stdout == "/sys/devices/virtual/net/eth1\n"
     assert ".rules:" not in udev.log()
 
 
@@ -87,12 +87,12 @@ def test_a_bridge_on_an_interface_has_not_its_role(udev: Udev) -> None:
     )
     udev.run(["udevadm", "trigger", "--action=change", "--subsystem-match=net"])
     udev.run(["udevadm", "settle", "--timeout=10"])
-    there = {one: udev.properties(f"/sys/class/net/{one}") for one in ("eth0", "br0")}
-    assert {one: roles(properties) for one, properties in there.items()} == {
+    present = {item: udev.properties(f"/sys/class/net/{item}") for item in ("eth0", "br0")}
+    assert {item: roles(properties) for item, properties in present.items()} == {
         "eth0": ["lan"],
         "br0": [],
     }
-    for name in there:
+    for name in present:
         assert udev.read(f"/sys/class/net/{name}/address") == f"{MAC}\n"
 
 
@@ -105,7 +105,7 @@ def test_no_hostile_tag_does_anything_but_be_a_tag(machine: Machine) -> None:
             properties, complaints = udev.test(f"/sys/devices/{path}")
             assert complaints == []
             assert roles(properties) == [hostile, "plain"]
-            links = [one.rpartition("/") for one in properties["DEVLINKS"].split()]
+            links = [word.rpartition("/") for word in properties["DEVLINKS"].split()]
             assert [folder for folder, _, _ in links] == ["/dev/disk/by-role"] * 2
             names = {tag_devices.udev_tag(tag_devices.encoded(hostile)), "dfmeta-plain"}
             assert set(properties["CURRENT_TAGS"].strip(":").split(":")) == names
@@ -157,7 +157,7 @@ def test_a_disk_on_each_bus_has_its_role_and_its_partitions_have_links(
     with Udev(sysfs=machine.root) as udev:
         assert tag(udev, [disk("db", **members)], "--output", FILE) == ""
         whole, part, strange = (
-            udev.test(f"/sys/devices/{one}") for one in (path, f"{path}/{name}2", other)
+            udev.test(f"/sys/devices/{item}") for item in (path, f"{path}/{name}2", other)
         )
     assert whole[1] == part[1] == []
     assert (roles(whole[0]), whole[0]["DEVLINKS"]) == (["db"], "/dev/disk/by-role/db")

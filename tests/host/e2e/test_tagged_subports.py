@@ -49,11 +49,11 @@ class Site:
 
     def of(self, vm: Guest) -> list[Container]:
         """The containers of a virtual machine."""
-        return [one for one in self.containers.values() if one.parent is vm]
+        return [container for container in self.containers.values() if container.parent is vm]
 
     def declare(self, vm: Guest) -> None:
         """Declare the subports of a virtual machine as they were made."""
-        declare(vm, *(one.entry() for one in self.of(vm)))
+        declare(vm, *(item.entry() for item in self.of(vm)))
 
 
 @pytest.fixture(scope="module")
@@ -69,24 +69,26 @@ def site(host: OpenvSwitch, agent: Agent) -> Iterator[Site]:
         made = {}
         for guest in vms:
             for vid in BEHIND if guest is vms[2] else VIDS:
-                one = Container(guest, vid, address6=["fd12:3456::5/64"])
-                made[guest.name, vid] = stack.enter_context(one)
-        found = Site(vms, made)
+                container = Container(guest, vid, address6=["fd12:3456::5/64"])
+                made[guest.name, vid] = stack.enter_context(container)
+        result = Site(vms, made)
         trunk = Trunk(vms[2], *BEHIND)
         # As Neutron does it: otherwise frames of an unknown VLAN would be flooded to the trunk's
         # bridge, and come back at a subport.
-        for vlan, name in enumerate((trunk.inner, *(one.inner for one in trunk.subports)), 11):
+        for vlan, name in enumerate(
+            (trunk.inner, *(subport.inner for subport in trunk.subports)), 11
+        ):
             host.vsctl("set", "Port", name, f"tag={vlan}")
         for subport in trunk.subports:
             instance = made[vms[2].name, subport.vid].instance_id
             where = ("set", "Interface", subport.inner)
             host.vsctl(*where, f'external_ids:dfmeta-instance="{instance}"')
         for guest in vms[:2]:
-            found.declare(guest)
+            result.declare(guest)
         with Repository(f"sqlite:///{agent.state_path}/store.db") as records:
             for guest in (*vms, *made.values()):
                 records.put(guest.instance_id, document={"hostname": guest.name})
-        yield found
+        yield result
 
 
 @pytest.fixture(autouse=True)
@@ -94,14 +96,14 @@ def _all_are_served(request: pytest.FixtureRequest) -> Iterator[None]:
     """Afterwards each guest gets its own."""
     yield
     site: Site = request.getfixturevalue("site")
-    for one in (*site.vms, *site.containers.values()):
-        asks_own(one)
+    for item in (*site.vms, *site.containers.values()):
+        asks_own(item)
 
 
 def test_each_guest_gets_its_own_over_both_versions_of_ip(site: Site) -> None:
     for address in HOSTS:
-        for one in (*site.containers.values(), *site.vms[: 2 if address != EC2_6 else 0]):
-            asks_own(one, host=address)
+        for item in (*site.containers.values(), *site.vms[: 2 if address != EC2_6 else 0]):
+            asks_own(item, host=address)
     assert site.vms[0].ping(site.vms[1].ip)
 
 
@@ -139,9 +141,9 @@ def test_other_tags_and_second_tags_gain_nothing(
     for one in (vm, container):
         asks_own(one)
     rows = agent.admin("/ports").json()
-    known = {one["key"] for row in rows for one in row["addresses"]}
+    known = {item["key"] for row in rows for item in row["addresses"]}
     own = {vm.instance_id, container.instance_id}
-    theirs = {one["key"] for row in rows if row["instance"] in own for one in row["addresses"]}
+    theirs = {item["key"] for row in rows if row["instance"] in own for item in row["addresses"]}
     host.vsctl("set", "Open_vSwitch", ".", f"other_config:vlan-limit={limit}")
     before = agent.metric("dfmeta_packet_ins_total")
     with Capture(host.namespace, SIDE.tap, arriving=True) as tap:
@@ -178,10 +180,10 @@ def test_a_container_that_claims_anothers_key_gets_its_own(agent: Agent, site: S
 
 
 def test_only_the_mac_of_its_entry_is_served_on_a_vlan(agent: Agent, site: Site) -> None:
-    one = site[1, 300]
-    others = [other.entry() for other in site.of(one.parent) if other is not one]
-    declare(one.parent, *others, one.entry(mac="fa:16:3f:00:00:77"))
-    wait_for(lambda: is_unanswered(one), "the MAC to be refused")
-    declare(one.parent, *others, one.entry(mac=one.mac.upper()))
-    wait_for(lambda: not is_unanswered(one), "the container to be served again")
-    site.declare(one.parent)
+    item = site[1, 300]
+    others = [other.entry() for other in site.of(item.parent) if other is not item]
+    declare(item.parent, *others, item.entry(mac="fa:16:3f:00:00:77"))
+    wait_for(lambda: is_unanswered(item), "the MAC to be refused")
+    declare(item.parent, *others, item.entry(mac=item.mac.upper()))
+    wait_for(lambda: not is_unanswered(item), "the container to be served again")
+    site.declare(item.parent)

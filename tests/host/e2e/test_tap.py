@@ -44,9 +44,9 @@ def test_no_tenants_broadcast_is_flooded_to_it(
         return [data for _, data in capture.frames() if data[6:12] == mac]
 
     for columns in ("", "tag=1", "tag=1 vlan_mode=native-untagged trunks=1,2", "tag=4095"):
-        for one in (asking, other):
+        for word in (asking, other):
             if columns:
-                host.vsctl("set", "Port", one.port, *columns.split())
+                host.vsctl("set", "Port", word.port, *columns.split())
         with Capture(host.namespace, TAP) as tap, Capture(host.namespace, other.port) as heard:
             asking.forget_neighbours()
             asks_for(asking, "10.0.0.99")
@@ -73,11 +73,11 @@ def test_a_guest_cannot_reach_another_port_of_the_host_through_it(
         with Capture(host.namespace, TAP) as tap, Capture(host.namespace, guest.port) as sent:
             attempts = [Attempt(guest, port=port) for port in ports]
             wait_for(
-                lambda: [one.is_repeated for one in sent.syns()] == [True] * len(ports),
+                lambda: [syn.is_repeated for syn in sent.syns()] == [True] * len(ports),
                 "the SYNs to be repeated",
             )
-            assert [one.connected_after(0) for one in attempts] == [None] * len(ports)
-            assert tap.segments_of(*(one.port for one in attempts)) == []
+            assert [attempt.connected_after(0) for attempt in attempts] == [None] * len(ports)
+            assert tap.segments_of(*(attempt.port for attempt in attempts)) == []
             for attempt in attempts:
                 attempt.close()
     asks_own(guest)
@@ -151,7 +151,7 @@ def test_another_card_of_the_host_does_not_lead_to_the_proxy(
             neighbour.connect_ex((SIDE.ip, PROXY_PORT))
             (port,) = neighbour.getsockname()[1:]
             wait_for(
-                lambda: any(one.is_repeated for one in wire.segments_of(port)),
+                lambda: any(segment.is_repeated for segment in wire.segments_of(port)),
                 "the SYN to be repeated",
             )
             assert wire.segments_of(port) == wire.syns()

@@ -51,8 +51,8 @@ def test_a_known_address_leads_to_the_proxy_and_back(
         f"{guest.port} (ofport {guest.ofport}), instance {guest.instance_id}, "
         f"{guest.ip} {guest.mac}, key 128.0.0.{guest.ofport}"
     )
-    found = [step.split(":")[0].split(maxsplit=1) for step in steps if "proxy  " not in step]
-    assert found == [
+    result = [step.split(":")[0].split(maxsplit=1) for step in steps if "proxy  " not in step]
+    assert result == [
         ["there", "classification"],
         ["there", "metadata service"],
         ["host", "ok"],

@@ -56,8 +56,8 @@ def make_vm(host: OpenvSwitch, agent: Agent, name: str, number: int) -> Vm:
     made = Vm(trunk, {})
     for vid in VIDS:
         made.containers[vid] = Container(trunk, vid, f"{name}-{vid}", address=ADDRESS, mac=MAC)
-    for one in made.everyone():
-        put(agent, one, hostname=one.name)
+    for item in made.everyone():
+        put(agent, item, hostname=item.name)
     made.name_containers()
     return made
 
@@ -70,8 +70,8 @@ def vms(host: OpenvSwitch, agent: Agent) -> Iterator[list[Vm]]:
     yield made
     for vm in made:
         vm.trunk.close()
-        for one in vm.everyone():
-            one.close()
+        for item in vm.everyone():
+            item.close()
 
 
 def rows(agent: Agent) -> dict[str, dict[str, object]]:
@@ -82,7 +82,7 @@ def rows(agent: Agent) -> dict[str, dict[str, object]]:
 def wait_served(agent: Agent, *vms: Vm) -> None:
     """Wait until all ports of the VMs' trunks are served."""
     names = {vm.trunk.inner for vm in vms}
-    names |= {one.inner for vm in vms for one in vm.trunk.subports}
+    names |= {subport.inner for vm in vms for subport in vm.trunk.subports}
     wait_for(
         lambda: (
             all(row["state"] == "served" for row in rows(agent).values())
@@ -96,8 +96,8 @@ def test_vms_and_containers_get_their_own(vms: list[Vm]) -> None:
     """The containers have the same MAC, the same address, and VLAN ids that occur twice."""
     for service in FAMILIES:
         for vm in vms:
-            for one in vm.everyone():
-                asks_own(one, host=service)
+            for item in vm.everyone():
+                asks_own(item, host=service)
 
 
 def test_a_subport_without_an_instance_gets_404_and_never_its_vms(

@@ -56,8 +56,10 @@ def test_nova_is_asked_for_the_right_one_of_two_guests_with_one_ip_and_mac(
         assert len(samples) == 50
     requests = nova.requests()
     assert [r.status for r in requests] == [200] * 100
-    asked = [request.instance_id for request in requests]
-    assert {one: asked.count(one) for one in asked} == {guest.instance_id: 50 for guest in both}
+    instance_ids = [request.instance_id for request in requests]
+    assert {item: instance_ids.count(item) for item in instance_ids} == {
+        guest.instance_id: 50 for guest in both
+    }
     for request in requests:
         assert request.instance_id is not None
         assert request.header("X-Instance-ID-Signature") == nova.signature(request.instance_id)
@@ -67,10 +69,10 @@ def test_nova_is_asked_for_the_right_one_of_two_guests_with_one_ip_and_mac(
         assert request.path == META_DATA
         assert request.version == "HTTP/1.1"
     # Fifty SYNs at once may come before the flows do; afterwards none does.
-    known = agent.metric("dfmeta_packet_ins_total")
+    metric = agent.metric("dfmeta_packet_ins_total")
     for guest in both:
         asks_own(guest)
-    assert agent.metric("dfmeta_packet_ins_total") == known
+    assert agent.metric("dfmeta_packet_ins_total") == metric
 
 
 def test_the_store_gives_two_guests_with_one_ip_and_mac_only_their_own() -> None:

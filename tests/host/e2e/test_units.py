@@ -53,28 +53,30 @@ class Manager:
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
-    one = Manager(tmp_path / "notify")
-    yield one
-    one.close()
+    item = Manager(tmp_path / "notify")
+    yield item
+    item.close()
 
 
 def check_sandbox(pid: int, unit: Path) -> None:
     """The process has what the unit leaves it, and no more."""
-    found = status_of(pid)
+    status = status_of(pid)
     kept = sandbox.capabilities(sandbox.read_unit(unit))
-    assert {int(found[name], 16) for name in ("CapBnd", "CapPrm", "CapEff")} == {kept}
-    assert (int(found["NoNewPrivs"]), int(found["Seccomp"])) == (1, FILTERED)
+    assert {int(status[name], 16) for name in ("CapBnd", "CapPrm", "CapEff")} == {kept}
+    assert (int(status["NoNewPrivs"]), int(status["Seccomp"])) == (1, FILTERED)
 
 
 def check_memory(pid: int, unit: Path) -> None:
     """All that the process and its workers have had at most is a small part of what they may."""
     (most,) = sandbox.read_unit(unit)["MemoryMax"]
-    peak = sum(int(status_of(one)["VmHWM"].split()[0]) << 10 for one in (pid, *children(pid)))
+    peak = sum(int(status_of(item)["VmHWM"].split()[0]) << 10 for item in (pid, *children(pid)))
     assert HEADROOM * peak < int(most.removesuffix("G")) << 30
 
 
 def said_nothing_of_it(log: str) -> None:
-    assert [line for line in log.splitlines() if any(one in line for one in COMPLAINTS)] == []
+    assert [
+        line for line in log.splitlines() if any(complaint in line for complaint in COMPLAINTS)
+    ] == []
 
 
 @pytest.fixture

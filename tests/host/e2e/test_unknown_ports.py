@@ -44,7 +44,7 @@ def served(host: OpenvSwitch, ofport: int) -> list[str]:
 
 def row(agent: Agent, port: str) -> dict[str, Any]:
     """The port's row in the listing; empty: there is none."""
-    return next((one for one in agent.admin("/ports").json() if one["port"] == port), {})
+    return next((item for item in agent.admin("/ports").json() if item["port"] == port), {})
 
 
 def asks_twice_in_vain(host: OpenvSwitch, guest: Guest) -> None:
@@ -54,8 +54,8 @@ def asks_twice_in_vain(host: OpenvSwitch, guest: Guest) -> None:
 
 
 def assert_unanswered(capture: Capture) -> None:
-    wait_for(lambda: any(one.is_repeated for one in capture.syns()), "the SYN to be repeated")
-    assert not [one for one in capture.segments() if one.source == METADATA_IP]
+    wait_for(lambda: any(syn.is_repeated for syn in capture.syns()), "the SYN to be repeated")
+    assert not [segment for segment in capture.segments() if segment.source == METADATA_IP]
 
 
 def test_a_syn_is_held_and_released_when_the_instance_comes(
@@ -68,18 +68,18 @@ def test_a_syn_is_held_and_released_when_the_instance_comes(
     with Capture(host.namespace, nameless.port) as capture:
         batch = nameless.start_many(1)
         wait_for(lambda: agent.metric("dfmeta_held_syns") == 1, "the SYN to be held")
-        assert not [one for one in capture.segments() if one.source == METADATA_IP]
-        told = time.time()
+        assert not [segment for segment in capture.segments() if segment.source == METADATA_IP]
+        message = time.time()
         nameless.set_external_ids(vm_uuid=instance)
         (sample,) = batch.samples()
         assert (sample.status, sample.error) == (200, "")
         assert uuid_in(sample.body) == instance
         segments = capture.segments_of(sample.port)
         # The held SYN is answered, not a later one: until then those are held as well.
-        (syn,) = [one for one in segments if one.is_syn]
-        answered = min(one.time for one in segments if one.is_syn_ack)
-        assert told < answered < told + PROMPT
-        assert not [when for when in syn.times if told < when < answered]
+        (syn,) = [segment for segment in segments if segment.is_syn]
+        answered = min(segment.time for segment in segments if segment.is_syn_ack)
+        assert message < answered < message + PROMPT
+        assert not [when for when in syn.times if message < when < answered]
         syns = packets(capture.syns())
     assert agent.metric("dfmeta_held_syns") == 0
     assert 1 <= agent.metric("dfmeta_packet_ins_total", outcome="held") - held <= syns

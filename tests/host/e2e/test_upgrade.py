@@ -22,7 +22,7 @@ REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n\r\n".en
 
 def versions(host: OpenvSwitch) -> set[int]:
     """Format versions in the cookies of our flows."""
-    return {int(found[1], 16) for flow in host.flows() if (found := COOKIE.search(flow))}
+    return {int(match[1], 16) for flow in host.flows() if (match := COOKIE.search(flow))}
 
 
 def rewrite(host: OpenvSwitch, version: int) -> None:

@@ -55,9 +55,9 @@ def cmdline(pid: int) -> bytes:
 def opened(pid: int) -> list[str]:
     """The kinds of a process' open files (proc(5), fd); one that closes meanwhile is left out."""
     kinds = []
-    for one in Path(f"/proc/{pid}/fd").iterdir():
+    for path in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            kinds.append(os.readlink(one))
+            kinds.append(os.readlink(path))
     return kinds
 
 
@@ -67,7 +67,9 @@ def sockets(pid: int) -> list[str]:
 
 def with_both(agent: Agent) -> Agent:
     """The daemon serves with the first of two, while the other one may still begin."""
-    wait_for(lambda: len({uid for one in workers(agent) if (uid := uid_of(one))}) == 2, "both")
+    wait_for(
+        lambda: len({uid for worker in workers(agent) if (uid := uid_of(worker))}) == 2, "both"
+    )
     return agent
 
 
@@ -96,12 +98,14 @@ def test_a_worker_may_do_nothing_but_answer(make_agent: MakeAgent, make_guest: M
     assert os.getpriority(os.PRIO_PROCESS, agent.pid) < 0
     for pid in mine:
         assert os.getpriority(os.PRIO_PROCESS, pid) == 0, "the daemon goes first"
-        found = status_of(pid)
+        status = status_of(pid)
         assert uid_of(pid) in NUMBERS
-        assert set(found["Gid"].split()) == set(found["Uid"].split())
-        assert found["Groups"] == ""
-        assert {int(found[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
-        assert found["NoNewPrivs"] == "1"
+        assert set(status["Gid"].split()) == set(status["Uid"].split())
+        assert status["Groups"] == ""
+        assert {int(status[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {
+            0
+        }
+        assert status["NoNewPrivs"] == "1"
         limits = Path(f"/proc/{pid}/limits").read_text()
         assert "Max core file size        0" in limits
         # Two listeners and two to the daemon; the guest's connection ends after its answer.
@@ -145,7 +149,7 @@ def test_a_late_worker_answers_no_guest_by_an_old_identity(
     os.kill(late, signal.SIGSTOP)
     try:
         guest.set_external_ids(**{"vm-uuid": successor})
-        batches = [one.start_many(1, path=META_DATA) for one in (guest, other)]
+        batches = [item.start_many(1, path=META_DATA) for item in (guest, other)]
         wait_for(
             lambda: agent.metric("dfmeta_packet_ins_total", outcome="learned") == learned + 2,
             "both first SYNs",
@@ -153,8 +157,10 @@ def test_a_late_worker_answers_no_guest_by_an_old_identity(
     finally:
         if late in workers(agent):
             os.kill(late, signal.SIGCONT)
-    found = [(one.status, uuid_in(one.body)) for batch in batches for one in batch.samples()]
-    assert found == [(200, successor), (200, other.instance_id)]
+    result = [
+        (sample.status, uuid_in(sample.body)) for batch in batches for sample in batch.samples()
+    ]
+    assert result == [(200, successor), (200, other.instance_id)]
     assert lost(agent, "full") == 0
 
 

@@ -28,7 +28,7 @@ def taken(pid: int, mark: bytes) -> Iterator[str]:
             file.read()
         yield "environment"
     libc, process = ctypes.CDLL(None), os.pidfd_open(pid)
-    if any(libc.syscall(_PIDFD_GETFD, process, one, 0) >= 0 for one in range(_DESCRIPTORS)):
+    if any(libc.syscall(_PIDFD_GETFD, process, number, 0) >= 0 for number in range(_DESCRIPTORS)):
         yield "descriptor"
 
 
@@ -37,7 +37,7 @@ def regions(pid: int) -> Iterator[bytes]:
     with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for line in maps:
             place, rights, *_rest = line.split()
-            first, end = (int(one, 16) for one in place.split("-"))
+            first, end = (int(word, 16) for word in place.split("-"))
             if rights.startswith("rw"):
                 with contextlib.suppress(OSError):
                     memory.seek(first)

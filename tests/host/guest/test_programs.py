@@ -48,7 +48,7 @@ def test_the_script_leaves_the_program_and_runs_it_at_each_boot(tmp_path: Path) 
         subprocess.run(["sh"], input=text.encode(), check=True)
         assert program.read_bytes() == Path(tag_devices.__file__).read_bytes()
         assert os.access(per_boot, os.X_OK)
-        assert [one.name for one in (*program.parent.iterdir(), *per_boot.parent.iterdir())] == [
+        assert [path.name for path in (*program.parent.iterdir(), *per_boot.parent.iterdir())] == [
             "tag_devices.py",
             "50-x",
         ]
@@ -74,21 +74,21 @@ FOUND, WANTS_A_TOKEN = reply(RAW), reply(b"", status=401)
 def ask(*answers: bytes) -> tuple[tuple[int, bytes], list[Asked]]:
     """What the program gets of a service with these answers in turn, and what it asks."""
     turns = iter(answers)
-    with OtherStore(lambda _asked: Last(next(turns))) as service:
-        found = tag_devices.request("127.0.0.1", service.port, timeout=DEADLINE)
-        return found, service.asked
+    with OtherStore(lambda _request: Last(next(turns))) as service:
+        response = tag_devices.request("127.0.0.1", service.port, timeout=DEADLINE)
+        return response, service.asked
 
 
 def test_a_document_is_asked_for_by_the_services_own_name() -> None:
-    found, [asked] = ask(FOUND)
-    assert found == (200, RAW)
-    assert (asked.method, asked.target) == ("GET", "/openstack/latest/meta_data.json")
-    assert asked.headers["host"] == "127.0.0.1"
+    result, [request] = ask(FOUND)
+    assert result == (200, RAW)
+    assert (request.method, request.target) == ("GET", "/openstack/latest/meta_data.json")
+    assert request.headers["host"] == "127.0.0.1"
 
 
 def test_a_service_that_wants_a_token_gets_one() -> None:
-    found, [_first, put, again] = ask(WANTS_A_TOKEN, reply(b"token-1"), FOUND)
-    assert found == (200, RAW)
+    result, [_first, put, again] = ask(WANTS_A_TOKEN, reply(b"token-1"), FOUND)
+    assert result == (200, RAW)
     assert (put.method, put.target) == ("PUT", "/latest/api/token")
     assert (again.method, again.target) == ("GET", "/openstack/latest/meta_data.json")
     assert put.headers["x-aws-ec2-metadata-token-ttl-seconds"] == "60"
@@ -104,12 +104,12 @@ def test_an_odd_token_is_not_sent() -> None:
 
 def test_a_redirection_is_not_followed_and_no_proxy_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    (status, _body), _asked = ask(reply(b"", status=302, headers=("Location: /",)))
+    (status, _body), _request = ask(reply(b"", status=302, headers=("Location: /",)))
     assert status == 302
 
 
 def test_no_more_than_the_bound_is_read() -> None:
-    (_status, body), _asked = ask(reply(b" " * (9 << 20)))
+    (_status, body), _request = ask(reply(b" " * (9 << 20)))
     assert len(body) == tag_devices.MAX_BYTES + 1
 
 
@@ -123,6 +123,6 @@ def test_an_answer_that_comes_by_drops_is_given_up() -> None:
         start + b"Transfer-Encoding: chunked\r\n\r\n1000\r\n",
     ):
         with OtherStore() as service:
-            service.answer = lambda _asked, head=head: service.trickle(head, b"H")
+            service.answer = lambda _request, head=head: service.trickle(head, b"H")
             with pytest.raises((OSError, http.client.HTTPException)):
                 tag_devices.request("127.0.0.1", service.port, timeout=0.3)

@@ -207,14 +207,14 @@ def test_daemon_gets_all_that_it_allows_and_a_little_more(known: Known) -> None:
 
 def test_requests_of_usual_clients_are_plain(known: Known, upstream: Upstream) -> None:
     haproxy = known()
-    asked = [request(f"GET {target} HTTP/1.1", "A: b") for target in TARGETS]
+    responses = [request(f"GET {target} HTTP/1.1", "A: b") for target in TARGETS]
     for names in NAMES:
         values = {"host": "169.254.169.254", "connection": "keep-alive"}
         lines = [f"{name}: {values.get(name, 'a')}" for name in names.split(",")]
-        asked.append("\r\n".join(["GET /a HTTP/1.1", *lines, "", ""]).encode())
-    for each in asked:
+        responses.append("\r\n".join(["GET /a HTTP/1.1", *lines, "", ""]).encode())
+    for each in responses:
         assert haproxy.ask(each).startswith(OK), each
-    assert len(upstream.asked) == len(asked)
+    assert len(upstream.asked) == len(responses)
 
 
 def test_forwarded_request_is_plain_only_where_the_operator_lets_it_pass(
@@ -283,7 +283,7 @@ def test_lines_are_written_about_failed_requests_alone_and_not_too_many(
     known: Known, upstream: Upstream
 ) -> None:
     answers = iter([b"200", *[b"404"] * 39])
-    upstream.script = lambda _asked: b"HTTP/1.1 %s A\r\nContent-Length: 0\r\n\r\n" % next(answers)
+    upstream.script = lambda _request: b"HTTP/1.1 %s A\r\nContent-Length: 0\r\n\r\n" % next(answers)
     haproxy = known()
     guest = haproxy.connect()
     for _ in range(40):
@@ -296,7 +296,7 @@ def test_lines_are_written_about_failed_requests_alone_and_not_too_many(
 def test_changed_guest_gets_no_answer_and_has_a_line(known: Known, upstream: Upstream) -> None:
     haproxy = known()
 
-    def change(_asked: Asked) -> bytes:
+    def change(_request: Asked) -> bytes:
         haproxy.put(None)
         return b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret"
 
@@ -324,7 +324,7 @@ def test_request_that_haproxy_does_not_understand_has_a_line(
 
 
 def test_headers_of_one_hop_do_not_reach_the_guest(known: Known, upstream: Upstream) -> None:
-    upstream.script = lambda _asked: (
+    upstream.script = lambda _request: (
         b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5\r\nProxy-Connection: a\r\nTrailer: a\r\n"
         b"Server: a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n"
     )
@@ -336,7 +336,7 @@ def test_headers_of_one_hop_do_not_reach_the_guest(known: Known, upstream: Upstr
 def test_answer_that_is_too_large_is_503(known: Known, upstream: Upstream) -> None:
     for length, status in ((16 << 20, b"200"), ((16 << 20) + 1, b"503")):
         answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length
-        upstream.script = lambda _asked, answer=answer: answer
+        upstream.script = lambda _request, answer=answer: answer
         assert known().ask().split(b" ")[1] == status
 
 
@@ -346,7 +346,7 @@ def doubted(upstream: Upstream) -> Callable[[Loopback], Any]:
     when haproxy has it."""
 
     def ask(haproxy: Loopback) -> Any:
-        def doubt(_asked: Asked) -> bytes:
+        def doubt(_request: Asked) -> bytes:
             haproxy.put(IN_DOUBT)
             return ANSWER
 
@@ -410,7 +410,7 @@ def test_requests_of_a_guest_in_doubt_are_the_daemons(known: Known, upstream: Up
 
 
 def test_hosts_without_an_answer_rest(loopback: Known, upstreams: Callable[..., Upstream]) -> None:
-    hosts = [upstreams(lambda _asked: b"SSH-2.0-a\r\n"), upstreams(hang), upstreams()]
+    hosts = [upstreams(lambda _request: b"SSH-2.0-a\r\n"), upstreams(hang), upstreams()]
     # Each host has one second; the first speaks no HTTP, and the last one answers at once.
     haproxy = loopback(*map(server, hosts), several=True, hold_timeout=2.0).checked()
     haproxy.put(value())
@@ -468,9 +468,11 @@ def test_late_bytes_of_nova_reach_no_other_guest(known: Known, upstream: Upstrea
     haproxy.put(value(ofport=14, vm="e"), "127.0.0.14")
     first: list[Any] = []
 
-    def script(_asked: Asked) -> bytes:
+    def script(_request: Asked) -> bytes:
         if not first:
-            first[:] = [one for one in upstream.connections if one.fileno() >= 0]
+            first[:] = [
+                connection for connection in upstream.connections if connection.fileno() >= 0
+            ]
             return ANSWER
         for connection in first:
             with suppress(OSError):
@@ -498,6 +500,6 @@ def test_guests_of_both_backends_use_up_no_descriptors(known: Known, upstream: U
         # Each has an idle connection to Nova, and another one for this request.
         guest.sendall(request(f"GET {OPENSTACK} HTTP/1.1"))
         until(lambda number=number: len(upstream.asked) == number, "the request")
-    upstream.script = lambda _asked: ANSWER
+    upstream.script = lambda _request: ANSWER
     assert haproxy.ask().startswith(OK)
     assert haproxy.lines == []

@@ -264,9 +264,9 @@ def test_program_that_fails_or_that_its_user_may_not_run_has_no_version(
     ):
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(mode)
-        found = services.haproxy_version(program)
-        assert (found is not None) is known, text
-        assert found is None or (found.text, found.lua) == ("3.0.1", False)
+        haproxy_version = services.haproxy_version(program)
+        assert (haproxy_version is not None) is known, text
+        assert haproxy_version is None or (haproxy_version.text, haproxy_version.lua) == ("3.0.1", False)
     shutil.rmtree(folder)
 
 

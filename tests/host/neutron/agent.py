@@ -141,12 +141,12 @@ class NeutronAgent(Daemon):
         :param ports: VLAN id → port.
         """
         _parent, before = self._trunks.get(trunk_id, ("", {}))
-        wanted = {vid: one.id for vid, one in ports.items()}
+        wanted = {vid: port.id for vid, port in ports.items()}
         if trunk_id in self._trunks and before == wanted:
             return
         for gone in set(before.values()) - set(wanted.values()):
             del self._ports[gone]
-        self._ports |= {one.id: one for one in ports.values()}
+        self._ports |= {port.id: port for port in ports.values()}
         self._put_trunk(trunk_id, parent, wanted)
 
     def change(self, guest: Guest, *, packet_rate: int) -> None:
@@ -176,7 +176,7 @@ class NeutronAgent(Daemon):
                 {
                     "id": trunk_id,
                     "parent": parent,
-                    "subports": [{"id": one, "vid": vid} for vid, one in subports.items()],
+                    "subports": [{"id": subport, "vid": vid} for vid, subport in subports.items()],
                 }
                 for trunk_id, (parent, subports) in self._trunks.items()
             ],

@@ -149,13 +149,13 @@ class NeutronServer(Closing):
     def described(self, beginning: str) -> list[str]:
         """Return the ids of the ports whose description begins so: of the database, see there."""
         with contextlib.closing(self.database()) as base:
-            return [one for (one,) in base.execute(_DESCRIBED, (beginning, beginning))]
+            return [item for (item,) in base.execute(_DESCRIBED, (beginning, beginning))]
 
     def trunk_of(self, port: str) -> str:
         """Return the id of the trunk of a parent, of the database."""
         with contextlib.closing(self.database()) as base:
-            ((found,),) = base.execute(_TRUNK, (port,))
-            return str(found)
+            ((result,),) = base.execute(_TRUNK, (port,))
+            return str(result)
 
     def trunk(self, trunk_id: str) -> dict[str, Any]:
         """Return a trunk."""

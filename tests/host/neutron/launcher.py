@@ -125,7 +125,7 @@ def _group(name: str, protocols: list[str], revision: int) -> securitygroup.Secu
 
 def _policy(packets: int) -> policy.QosPolicy:
     """Return a policy that limits the packets that a guest may send in a second."""
-    one = rule.QosPacketRateLimitRule(
+    qos_packet_rate_limit_rule = rule.QosPacketRateLimitRule(
         id=_id("limit", packets),
         qos_policy_id=_id("policy", packets),
         max_kpps=packets,
@@ -133,7 +133,11 @@ def _policy(packets: int) -> policy.QosPolicy:
         direction="egress",
     )
     return policy.QosPolicy(
-        id=_id("policy", packets), project_id="project", name="policy", shared=False, rules=[one]
+        id=_id("policy", packets),
+        project_id="project",
+        name="policy",
+        shared=False,
+        rules=[qos_packet_rate_limit_rule],
     )
 
 
@@ -159,11 +163,11 @@ def _trunk(row: dict[str, Any]) -> trunk.Trunk:
     subports = [
         trunk.SubPort(
             trunk_id=row["id"],
-            port_id=one["id"],
+            port_id=item["id"],
             segmentation_type="vlan",
-            segmentation_id=one["vid"],
+            segmentation_id=item["vid"],
         )
-        for one in row["subports"]
+        for item in row["subports"]
     ]
     return trunk.Trunk(
         id=row["id"],
@@ -219,8 +223,8 @@ class Server:
         before, self._rows = self._rows, {row["id"]: row for row in document["ports"]}
         self._trunks = {row["parent"]: _trunk(row) for row in document["trunks"]}
         kinds: dict[str, dict[str, Any]] = {}
-        for one in _everything(document, self._revision):
-            kinds.setdefault(one.obj_name(), {})[one.id] = one
+        for item in _everything(document, self._revision):
+            kinds.setdefault(item.obj_name(), {})[item.id] = item
         self._objects = kinds
         return [key for key, row in self._rows.items() if before.get(key) != row]
 
@@ -246,7 +250,9 @@ class Server:
 
     def _subports(self) -> dict[str, trunk.SubPort]:
         """Return id → subport, of all trunks."""
-        return {one.port_id: one for each in self._trunks.values() for one in each.sub_ports}
+        return {
+            subport.port_id: subport for each in self._trunks.values() for subport in each.sub_ports
+        }
 
     # Calls by the agent
 
@@ -278,11 +284,11 @@ class Server:
 
     def update_subport_bindings(self, subports: list[Any], **_: Any) -> dict[str, list[Any]]:
         """Return the ports of subports, which are bound to this host."""
-        found: dict[str, list[Any]] = {}
-        for one in subports:
-            port = {"id": one.port_id, "mac_address": self._rows[one.port_id]["mac"]}
-            found.setdefault(one.trunk_id, []).append(port)
-        return found
+        result: dict[str, list[Any]] = {}
+        for subport in subports:
+            port = {"id": subport.port_id, "mac_address": self._rows[subport.port_id]["mac"]}
+            result.setdefault(subport.trunk_id, []).append(port)
+        return result
 
     def update_trunk_status(self, **_: Any) -> None:
         """Ignore the status."""
@@ -303,15 +309,15 @@ class Server:
             return True
 
         known = self._objects.get(resource_type, {}).values()
-        return [one.obj_to_primitive() for one in known if matches(one)]
+        return [item.obj_to_primitive() for item in known if matches(item)]
 
     def pull(self, resource_type: str, resource_id: str, **_: Any) -> Any:
         """Return one object, or None if it does not exist; a trunk by its parent's port."""
         if resource_type == "Trunk":
-            found = self._trunks.get(resource_id)
-            return None if found is None else found.obj_to_primitive()
-        one = self._objects.get(resource_type, {}).get(resource_id)
-        return None if one is None else one.obj_to_primitive()
+            result = self._trunks.get(resource_id)
+            return None if result is None else result.obj_to_primitive()
+        item = self._objects.get(resource_type, {}).get(resource_id)
+        return None if item is None else item.obj_to_primitive()
 
 
 def _push(kind: str, changed: list[Any], event: str) -> None:

@@ -90,8 +90,8 @@ class TrunkAgent(Following):
         bridges = {parent: self._bridge(parent) for parent in {row.parent for row in new}}
         for row in new:
             if bridges[row.parent]:
-                one = self._made[row.port] = Subport(row.port, row.vid)
-                words += _adding(one, bridges[row.parent], row.mac)
+                subport = self._made[row.port] = Subport(row.port, row.vid)
+                words += _adding(subport, bridges[row.parent], row.mac)
         for port in self._made.keys() - {row.port for row in rows}:
             gone = self._made.pop(port)
             words += ["--", "--if-exists", "del-port", gone.inner]
@@ -103,8 +103,8 @@ class TrunkAgent(Following):
     def _bridge(self, parent: str) -> str:
         """Return the bridge of a parent's trunk; empty: it is not on this host."""
         outer = f"tpt-{parent}"[:15]
-        found = self._host.vsctl("--if-exists", "get", "Interface", outer, "name", wait=False)
-        return self._host.vsctl("iface-to-br", outer).strip() if found.strip() else ""
+        vsctl = self._host.vsctl("--if-exists", "get", "Interface", outer, "name", wait=False)
+        return self._host.vsctl("iface-to-br", outer).strip() if vsctl.strip() else ""
 
 
 class Ovn(Following):
@@ -116,10 +116,10 @@ class Ovn(Following):
 
     def step(self, rows: list[Row]) -> bool:
         """See :class:`Following`."""
-        there = {row.port for row in rows}
-        for port in there - self._active:
+        ports = {row.port for row in rows}
+        for port in ports - self._active:
             self._server.set_status("ports", port, "ACTIVE")
-        self._active = there
+        self._active = ports
         return True
 
 

@@ -63,7 +63,9 @@ class State:
 
     def flows(self) -> list[Flow]:
         """All flows of it."""
-        theirs = [one for guest in self.guests for one in guest_flows(guest, self.tap)]
+        theirs = [
+            guest_flow for guest in self.guests for guest_flow in guest_flows(guest, self.tap)
+        ]
         return [*fixed_flows(self.tap), *theirs]
 
 

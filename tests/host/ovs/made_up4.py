@@ -137,17 +137,17 @@ def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
     slot, who = draw(st.sampled_from(known) | anyone if known else anyone)
     ip, key, tap = str(who.ip), str(IN_PORT.key_of(guest.endpoint, slot)), state.tap
     flags, kind = draw(flag_sets), draw(st.integers(0, 3))
-    asked = key if kind == 3 else METADATA_IP
+    request = key if kind == 3 else METADATA_IP
     if kind == 2:
-        asked = draw(st.sampled_from([METADATA_IP, *HOPS]))
+        request = draw(st.sampled_from([METADATA_IP, *HOPS]))
     if kind == 0:
-        packet = ipv4(tcp(dst=asked, src=ip, flags=flags), dst=asked, src=ip)
+        packet = ipv4(tcp(dst=request, src=ip, flags=flags), dst=request, src=ip)
         frame = ethernet(packet, dst=draw(macs), src=who.mac)
     elif kind == 1:
         packet = ipv4(tcp(dst=key, src=tap.ip, sport=tap.port, flags=flags), dst=key, src=tap.ip)
         frame = ethernet(packet, dst=draw(macs), src=tap.mac)
     else:
-        packet = arp(op=1, sha=who.mac, spa=ip, tha=draw(macs), tpa=asked)
+        packet = arp(op=1, sha=who.mac, spa=ip, tha=draw(macs), tpa=request)
         frame = ethernet(packet, dst=draw(macs), src=draw(macs), kind=0x0806)
     if kind % 2:
         return TAP_PORT, draw(overwritten(frame))

@@ -198,8 +198,8 @@ def states(draw: st.DrawFn) -> State:
     ip6, guest_ip6 = draw(st.sampled_from(taps))
     guests = []
     for endpoint in draw(endpoints()):
-        served = [one for one in draw(st.lists(addresses, unique=True, max_size=5))
-                  if str(one.service) in guest_ip6]  # fmt: skip
+        served = [item for item in draw(st.lists(addresses, unique=True, max_size=5))
+                  if str(item.service) in guest_ip6]  # fmt: skip
         given = dict(zip(draw(st.permutations(SLOTS6)), served, strict=False))
         known = given | draw(st.sampled_from([{}, {SLOTS[0]: OLD}]))
         guests.append(Guest(endpoint, known, floods=draw(floods)))
@@ -210,7 +210,7 @@ def states(draw: st.DrawFn) -> State:
 def likely(draw: st.DrawFn, state: State) -> tuple[int, bytes]:
     """A frame that the flows of *state* are about, now and then with a byte overwritten."""
     guest, tap = draw(st.sampled_from(state.guests)), state.tap
-    known = [(slot, one) for slot, one in guest.addresses.items() if slot > SLOT6]
+    known = [(slot, address) for slot, address in guest.addresses.items() if slot > SLOT6]
     anyone = st.tuples(st.sampled_from(SLOTS6), addresses)
     slot, who = draw(st.sampled_from(known) | anyone if known else anyone)
     ip, key = str(who.ip), str(IN_PORT.key_of(guest.endpoint, slot))

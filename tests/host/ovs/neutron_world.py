@@ -72,7 +72,7 @@ class Api(NeutronApi):
 
     @property
     def changes(self) -> list[str]:
-        return [one for one in self.sent if not one.startswith("GET")]
+        return [item for item in self.sent if not item.startswith("GET")]
 
 
 class LostError(SourceError):
@@ -131,7 +131,7 @@ class World:
         database = OvsdbClient(self.host.ovsdb_connection, COLUMNS)
         wired = WiredPorts(database, BRIDGE, trunks.statuses)
         driver: AttachmentDriver = NeutronDriver(
-            trunks, networks, wired, lambda: [one.port_id for one in parents]
+            trunks, networks, wired, lambda: [parent.port_id for parent in parents]
         )
         assert isinstance(driver, NeutronDriver)
         return driver
@@ -141,13 +141,13 @@ class World:
         return self.server.described("dfmeta:")
 
     def inner(self) -> set[str]:
-        return {one for one in self.host.ports() if one.startswith("spi-")}
+        return {port for port in self.host.ports() if port.startswith("spi-")}
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[NeutronServer]:
-    with NeutronServer() as one:
-        yield one.start()
+    with NeutronServer() as item:
+        yield item.start()
 
 
 @pytest.fixture(scope="module")
@@ -186,10 +186,10 @@ def ovn(world: World) -> None:
 
 def wanted(parent: Parent, vid: int, **values: Any) -> Attachment:
     """Return an attachment that has just been chosen."""
-    one = vms.attachment(parent, vid)
-    mac = f"fa:16:3f:{one.id[:2]}:{one.id[2:4]}:{one.id[4:6]}"
+    attachment = vms.attachment(parent, vid)
+    mac = f"fa:16:3f:{attachment.id[:2]}:{attachment.id[2:4]}:{attachment.id[4:6]}"
     number = 100 * vid + next(_NUMBERS) % 100
-    return replace(one, **{"port_id": "", "ip": SUBNET[number], "mac": mac, **values})
+    return replace(attachment, **{"port_id": "", "ip": SUBNET[number], "mac": mac, **values})
 
 
 def trunk_of(world: World, parent: Parent) -> str:
@@ -219,17 +219,17 @@ class Engines:
 
     def check(self, engine: AttachmentEngine) -> None:
         """Tables and Neutron should be the same."""
-        rows = {one.port_id: one for one in engine.everything()}
-        assert {one.state for one in rows.values()} <= {AttachmentState.ACTIVE}
+        rows = {item.port_id: item for item in engine.everything()}
+        assert {row.state for row in rows.values()} <= {AttachmentState.ACTIVE}
         assert set(self.world.ours()) == rows.keys()
         for parent in self.parents:
-            its = {port: one for port, one in rows.items() if one.parent == parent.port_id}
-            vids = {port: one.vid for port, one in its.items()}
+            its = {port: row for port, row in rows.items() if row.parent == parent.port_id}
+            vids = {port: item.vid for port, item in its.items()}
             assert self.world.server.subports(trunk_of(self.world, parent)) == vids
             if not is_patch(parent):
                 entries = self.world.entries(parent)
-                told = {one["port_id"]: one["attachment"] for one in entries}
-                assert told == {port: one.id for port, one in its.items()}
+                message = {entry["port_id"]: entry["attachment"] for entry in entries}
+                assert message == {port: item.id for port, item in its.items()}
 
 
 @pytest.fixture

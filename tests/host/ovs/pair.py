@@ -53,7 +53,7 @@ class Pair:
         self._xid = last + 1
         self.answers.clear()
         self.model.feed(data)
-        kept = [one for one in self.answers if one[1] != ofp.OFPT_FLOW_REMOVED]
+        kept = [answer for answer in self.answers if answer[1] != ofp.OFPT_FLOW_REMOVED]
         assert self.connection.exchange(data, last) == kept
         return kept
 
@@ -88,7 +88,7 @@ class Pair:
         """Have these flows of ours and no others."""
         mods = [self.wire.remove_all(), *map(self.wire.add, flows)]
         answers = self.feed(*self.wire.bundle(next(self._bundles), mods))
-        assert all(one[1] != ofp.OFPT_ERROR for one in answers)
+        assert all(answer[1] != ofp.OFPT_ERROR for answer in answers)
 
     def compare(self, frames: Frames) -> Counter[str]:
         """Hold what they do with *frames* against each other; count the kinds of fate."""
@@ -131,10 +131,10 @@ class Pair:
         self.answers.clear()
         self.model.feed(data)
         for answers in (self.answers, self.connection.exchange(data, last)):
-            entries = [entry for one in answers[:-1] for entry in _parsed(one).body]
-            found = [one.flow for one in map(self.wire.found, entries) if one is not None]
-            assert len(found) == len(flows)
-            assert set(found) == set(flows)
+            entries = [entry for answer in answers[:-1] for entry in _parsed(answer).body]
+            result = [item.flow for item in map(self.wire.found, entries) if item is not None]
+            assert len(result) == len(flows)
+            assert set(result) == set(flows)
 
 
 def _parsed(message: bytes) -> Any:
@@ -176,25 +176,25 @@ def bare_flow(wire: Wire, actions: list[Any], *, match: Any = None, **fields: An
 def _pair(host: OpenvSwitch, ports: dict[int, int]) -> Iterator[Pair]:
     """A model of a bridge with those ports; both have nothing but the bridge's flow."""
     with Connection(host) as connection, Tracer(host, ports) as tracer:
-        one = Pair(connection, tracer)
-        one.clear()
-        one.feed(
-            one.wire.set_controller_id(CONTROLLER_ID),
-            one.wire.set_async(),
-            bare_flow(one.wire, [parser.OFPActionOutput(ELSEWHERE)], priority=0),
+        pair = Pair(connection, tracer)
+        pair.clear()
+        pair.feed(
+            pair.wire.set_controller_id(CONTROLLER_ID),
+            pair.wire.set_async(),
+            bare_flow(pair.wire, [parser.OFPActionOutput(ELSEWHERE)], priority=0),
         )
-        yield one
+        yield pair
 
 
 @pytest.fixture
 def shared_pair(shared_host: OpenvSwitch) -> Iterator[Pair]:
     """Provide the bridge and a model of it, with the flow of the bridge itself."""
-    with _pair(shared_host, add_ports(shared_host)) as one:
-        yield one
+    with _pair(shared_host, add_ports(shared_host)) as pair:
+        yield pair
 
 
 @pytest.fixture
 def own_pair(lasting_host: OpenvSwitch, lasting_ports: dict[int, int]) -> Iterator[Pair]:
     """As ``shared_pair``, for a module that uses the host for nothing else."""
-    with _pair(lasting_host, lasting_ports) as one:
-        yield one
+    with _pair(lasting_host, lasting_ports) as pair:
+        yield pair

@@ -111,9 +111,9 @@ class Traced:
         return self.before if line == "unchanged" else line
 
     def _line(self, name: str) -> str:
-        found = re.search(rf"^{name}: (.*)$", self.text, re.MULTILINE)
-        assert found is not None, self.text
-        return found[1]
+        match = re.search(rf"^{name}: (.*)$", self.text, re.MULTILINE)
+        assert match is not None, self.text
+        return match[1]
 
 
 class Tracer:
@@ -171,8 +171,8 @@ class Tracer:
             elif action.startswith("userspace("):
                 controllers += map(int, re.findall(r"controller_id=(\d+)", action))
             else:
-                known = re.match(r"(drop|pop_vlan|set\(|push_vlan\()", action)
-                assert known is not None, text
+                match = re.match(r"(drop|pop_vlan|set\(|push_vlan\()", action)
+                assert match is not None, text
         return Traced(text, tuple(ports), tuple(controllers))
 
 

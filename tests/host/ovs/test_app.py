@@ -182,11 +182,11 @@ def test_ipv6_leaves_the_switch_as_it_leaves_the_model_byte_for_byte(
 ) -> None:
     """The flags and the type of the option too, which a trace does not show."""
     hosts = [Host6(1), Host6(2), Host6(2, ip="fe80::5", mac="fa:16:3e:ff:ff:fe")]
-    asked = (SERVICE6[0], SERVICE6[1], SERVICE6[0])
+    request = (SERVICE6[0], SERVICE6[1], SERVICE6[0])
     with Wired(datapath, tap=TAP6) as app, World(tap=TAP6) as world:
-        known = [(guest, {"dst": dst}) for guest, dst in zip(hosts, asked, strict=True)]
+        known = [(guest, {"dst": dst}) for guest, dst in zip(hosts, request, strict=True)]
         acquaint(app, world, sniffers, known)
-        agree(app, world, sniffers, frames6(hosts, asked))
+        agree(app, world, sniffers, frames6(hosts, request))
         bare = Host6(1).solicit(to=SERVICE6[0], options=b"")
         world.receive(1, bare)
         app.inject(1, bare)

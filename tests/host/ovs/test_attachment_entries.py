@@ -50,7 +50,7 @@ def write(host: OpenvSwitch, text: str, name: str = "tap1") -> None:
 
 
 def ports(*those: Attachment) -> dict[str, Attachment]:
-    return {one.port_id: one for one in those}
+    return {item.port_id: item for item in those}
 
 
 def entry(one: Attachment) -> dict[str, Any]:
@@ -63,13 +63,13 @@ def test_entries_come_and_go_beside_those_of_others(
 ) -> None:
     before = vms.rows(host)["tap1"]["external_ids"]
     write(host, '[{"vid":7,"of":"another program"}]')
-    one, two = vms.attachment(vm, 100, instance=INSTANCE), vms.attachment(vm, 101)
-    entries.write(vm, ports(one))
-    entries.write(vm, ports(one, two))
+    item, two = vms.attachment(vm, 100, instance=INSTANCE), vms.attachment(vm, 101)
+    entries.write(vm, ports(item))
+    entries.write(vm, ports(item, two))
     other = {"vid": 7, "of": "another program"}
-    assert listed(host) == [other, entry(one), entry(two)]
+    assert listed(host) == [other, entry(item), entry(two)]
     # A port that was made anew.
-    again = replace(one, port_id=INSTANCE)
+    again = replace(item, port_id=INSTANCE)
     entries.write(vm, ports(again))
     assert listed(host) == [other, entry(two), entry(again)]
     entries.remove({two.id, INSTANCE})
@@ -86,35 +86,35 @@ def test_an_entry_of_an_operator_stands(
     host: OpenvSwitch, vm: Parent, entries: ListEntries
 ) -> None:
     write(host, '[{"vid":100}]')
-    one, two = vms.attachment(vm, 100), vms.attachment(vm, 101)
-    for those in ([two, one], [one]):
+    item, two = vms.attachment(vm, 100), vms.attachment(vm, 101)
+    for items in ([two, item], [item]):
         with pytest.raises(AttachDriverError, match="tap1: VID 100 has an entry of") as caught:
-            entries.write(vm, ports(*those))
+            entries.write(vm, ports(*items))
         assert (caught.value.fields["taken"], "whole" in caught.value.fields) == (True, False)
-    entries.remove({one.id})
+    entries.remove({item.id})
     assert listed(host) == [{"vid": 100}]
     # So does a list that cannot be read.
     write(host, "odd")
     with pytest.raises(AttachDriverError, match="tap1: it is not JSON") as caught:
-        entries.write(vm, ports(one))
+        entries.write(vm, ports(item))
     assert caught.value.fields["whole"]
-    entries.remove({one.id})
+    entries.remove({item.id})
     assert vms.rows(host)["tap1"]["external_ids"][KEY] == "odd"
 
 
 def test_the_row_must_be_that_of_the_vm(
     host: OpenvSwitch, vm: Parent, entries: ListEntries
 ) -> None:
-    one = vms.attachment(vm, 100)
+    attachment = vms.attachment(vm, 100)
     host.add_bridge("br-other")
     its = ("set", "Interface", "tap8", f'external_ids:iface-id="{vm.port_id}"')
     host.vsctl("add-port", "br-other", "tap8", "--", *its, wait=False)
     for change in ({"port_name": "tap7"}, {"port_name": "tap8"}, {"port_id": INSTANCE}):
         with pytest.raises(AttachDriverError, match="is not on br-int"):
-            entries.write(replace(vm, **change), ports(one))
+            entries.write(replace(vm, **change), ports(attachment))
     assert listed(host) == []
     away = ListEntries(OvsdbClient("unix:/nowhere", COLUMNS), BRIDGE)
-    for call in (lambda: away.write(vm, ports(one)), lambda: away.remove({INSTANCE})):
+    for call in (lambda: away.write(vm, ports(attachment)), lambda: away.remove({INSTANCE})):
         with pytest.raises(AttachDriverError, match="Open vSwitch does not answer"):
             call()
 
@@ -124,8 +124,8 @@ def test_the_state_has_the_lists_where_tags_reach_the_bridge(
 ) -> None:
     vms.plug(host, "tpi-1", iface_id=INSTANCE)
     write(host, '[{"vid":100}]', "tpi-1")
-    one, gone = vms.attachment(vm, 100), vms.attachment(vm, 102)
-    entries.write(vm, ports(one, gone))
+    item, gone = vms.attachment(vm, 100), vms.attachment(vm, 102)
+    entries.write(vm, ports(item, gone))
     other = {"vid": 101, "instance_id": "odd"}
     write(host, json.dumps([*listed(host), other]))
     state = WiredPorts(
@@ -133,7 +133,7 @@ def test_the_state_has_the_lists_where_tags_reach_the_bridge(
     ).state()
     assert state.claims == {
         vm.port_id: [
-            ListClaim(100, one.id, one.port_id),
+            ListClaim(100, item.id, item.port_id),
             ListClaim(102, gone.id, gone.port_id),
             ListClaim(101, "", ""),
         ]
@@ -141,11 +141,11 @@ def test_the_state_has_the_lists_where_tags_reach_the_bridge(
     assert state.parents == {INSTANCE}
     # The entry of another program stands, so that nothing is missing.
     for vid, name, port_id, whole in (
-        (100, one.id, one.port_id, True),
-        (100, one.id, "another", False),
-        (103, one.id, one.port_id, False),
+        (100, item.id, item.port_id, True),
+        (100, item.id, "another", False),
+        (103, item.id, item.port_id, False),
         (101, INSTANCE, "", True),
     ):
         assert state.works(vm.port_id, name, port_id, vid) == whole
     assert (state.others(vm.port_id), state.others(INSTANCE)) == ({101}, set())
-    assert state.left({one.id}) == {gone.id: (vm.port_id, 102)}
+    assert state.left({item.id}) == {gone.id: (vm.port_id, 102)}

@@ -59,16 +59,16 @@ def test_both_ends_of_attachments_are_made_and_removed(
 ) -> None:
     before = vms.rows(host)
     assert driver.ready(parent) == ""
-    one = vms.attachment(parent, 100, instance=INSTANCE)
+    attachment = vms.attachment(parent, 100, instance=INSTANCE)
     two = vms.attachment(parent, 4094, network="flat")
-    driver.make(parent, [one, two])
-    there = vms.rows(host)
-    for each, vlan in ((one, 11), (two, [])):
+    driver.make(parent, [attachment, two])
+    rows = vms.rows(host)
+    for each, vlan in ((attachment, 11), (two, [])):
         inner, outer = names_of(each.id)
         wired = {"iface-id": each.port_id, "attached-mac": each.mac, "dfmeta-attachment": each.id}
         own = {"dfmeta-address": str(each.ip)}
-        own |= {"dfmeta-instance": INSTANCE} if each is one else {}
-        near, far = there[inner], there[outer]
+        own |= {"dfmeta-instance": INSTANCE} if each is attachment else {}
+        near, far = rows[inner], rows[outer]
         assert (near["bridge"], near["type"], near["port tag"], near["port vlan_mode"]) == (
             *(BRIDGE, "patch", vlan, []),
         )
@@ -79,13 +79,16 @@ def test_both_ends_of_attachments_are_made_and_removed(
         assert (far["external_ids"], far["options"]) == (wired, {"peer": inner})
         assert host.ofport(inner) > 0
         assert host.ofport(outer) > 0
-    assert sorted(driver.found(), key=lambda each: each.vid) == [found_of(one), found_of(two)]
-    driver.make(parent, [one, two])
-    assert vms.rows(host) == there
-    driver.remove([one])
+    assert sorted(driver.found(), key=lambda each: each.vid) == [
+        found_of(attachment),
+        found_of(two),
+    ]
+    driver.make(parent, [attachment, two])
+    assert vms.rows(host) == rows
+    driver.remove([attachment])
     assert driver.found() == [found_of(two)]
-    driver.remove([one, two])
-    driver.remove([one, two])
+    driver.remove([attachment, two])
+    driver.remove([attachment, two])
     assert vms.rows(host) == before
     driver.make(parent, [])
     driver.remove([])
@@ -97,28 +100,28 @@ def test_readiness_of_a_vm_is_that_of_its_own_trunk(
     other = trunk(host, "tap2")
     driver.make(other, [vms.attachment(other, 100)])
     vm = replace(vms.plug(host, "tap3"), port_name="tap3")
-    for one, cause in ((parent, ""), (vm, "tap3 is not on a trunk")):
-        assert driver.ready(one).partition(":")[0] == cause
+    for item, cause in ((parent, ""), (vm, "tap3 is not on a trunk")):
+        assert driver.ready(item).partition(":")[0] == cause
 
 
 def test_half_a_pair_is_found_repaired_and_removed(
     host: OpenvSwitch, driver: LocalDriver, parent: Parent
 ) -> None:
     before = vms.rows(host)
-    one, other = (vms.attachment(parent, vid) for vid in (100, 200))
+    item, other = (vms.attachment(parent, vid) for vid in (100, 200))
     for gone in (0, 1):
-        driver.make(parent, [one, other])
+        driver.make(parent, [item, other])
         whole = vms.rows(host)
-        host.vsctl("del-port", names_of(one.id)[gone])
-        half = Found(id=one.id, parent="", vid=100 if gone == 0 else 0)
-        assert {found.id: found for found in driver.found()} == {
-            one.id: half,
+        host.vsctl("del-port", names_of(item.id)[gone])
+        half = Found(id=item.id, parent="", vid=100 if gone == 0 else 0)
+        assert {result.id: result for result in driver.found()} == {
+            item.id: half,
             other.id: found_of(other),
         }
-        driver.make(parent, [one])
+        driver.make(parent, [item])
         assert vms.rows(host) == whole
-        host.vsctl("del-port", names_of(one.id)[gone])
-        driver.remove([one, other])
+        host.vsctl("del-port", names_of(item.id)[gone])
+        driver.remove([item, other])
         assert vms.rows(host) == before
 
 
@@ -135,13 +138,13 @@ def test_peer_of_a_new_port_comes_after_the_check_of_its_frames(
         seen.extend((name, f"spt-{name[4:]}" in rows) for name in names)
 
     driver._await_checks = await_checks
-    one, two = vms.attachment(parent, 100), vms.attachment(parent, 101)
+    item, two = vms.attachment(parent, 100), vms.attachment(parent, 101)
     before = changes()
-    driver.make(parent, [one])
-    driver.make(parent, [one, two])
+    driver.make(parent, [item])
+    driver.make(parent, [item, two])
     # The error of a new port without its peer is not waited for.
     assert changes() == before + 4
-    (inner, outer), (other, later) = names_of(one.id), names_of(two.id)
+    (inner, outer), (other, later) = names_of(item.id), names_of(two.id)
     # One that stands keeps its peer. Peers in one VLAN would flood each other's frames in a loop.
     assert seen == [(inner, False), (inner, True), (other, False)]
     assert [vms.rows(host)[name]["port tag"] for name in (outer, later)] == [100, 101]
@@ -150,37 +153,37 @@ def test_peer_of_a_new_port_comes_after_the_check_of_its_frames(
 def test_changed_ports_are_corrected_and_those_of_others_stay(
     host: OpenvSwitch, driver: LocalDriver, parent: Parent
 ) -> None:
-    one = vms.attachment(parent, 100)
-    driver.make(parent, [one])
-    inner, outer = names_of(one.id)
+    attachment = vms.attachment(parent, 100)
+    driver.make(parent, [attachment])
+    inner, outer = names_of(attachment.id)
     whole = vms.rows(host)
     host.vsctl(
         *("set", "Port", inner, "tag=99", "--", "set", "Port", outer, "trunks=3", "--", "set"),
         *("Interface", inner, "options:peer=other", "external_ids:attached-mac=x"),
         *("external_ids:dfmeta-instance=x", "external_ids:other=1"),
     )
-    driver.make(parent, [one])
-    there = vms.rows(host)
-    assert there[inner]["external_ids"].pop("other") == "1"
-    assert there == whole
+    driver.make(parent, [attachment])
+    rows = vms.rows(host)
+    assert rows[inner]["external_ids"].pop("other") == "1"
+    assert rows == whole
     # Without the address of its source, as of an earlier version, it is made again.
     host.vsctl("remove", "Interface", inner, "external_ids", "dfmeta-address")
-    assert [found.whole for found in driver.found()] == [False]
-    driver.make(parent, [one])
-    assert [found.whole for found in driver.found()] == [True]
+    assert [result.whole for result in driver.found()] == [False]
+    driver.make(parent, [attachment])
+    assert [result.whole for result in driver.found()] == [True]
     # An end on a former trunk is moved.
     host.vsctl("remove", "Interface", inner, "external_ids", "other")
     host.vsctl("add-br", "tbr-old", "--", "del-port", outer, "--", "add-port", "tbr-old", outer)
-    ids = (f'external_ids:dfmeta-attachment="{one.id}"', f"options:peer={inner}")
+    ids = (f'external_ids:dfmeta-attachment="{attachment.id}"', f"options:peer={inner}")
     host.vsctl("set", "Interface", outer, "type=patch", *ids)
-    driver.make(parent, [one])
+    driver.make(parent, [attachment])
     host.vsctl("del-br", "tbr-old")
     assert vms.rows(host) == whole
     # A port of another name is no attachment.
-    copied = f"external_ids:dfmeta-attachment={one.id}"
+    copied = f"external_ids:dfmeta-attachment={attachment.id}"
     host.vsctl("add-port", BRIDGE, "copy", "--", "set", "Interface", "copy", copied)
-    assert driver.found() == [found_of(one)]
-    driver.remove([one])
+    assert driver.found() == [found_of(attachment)]
+    driver.remove([attachment])
     assert driver.found() == []
     assert "copy" in vms.rows(host)
 
@@ -192,8 +195,8 @@ def test_vlan_ids_and_names_of_others_are_named(
     host.vsctl("add-port", bridge, "other", "tag=100")
     driver.make(parent, [vms.attachment(parent, 200)])
     before = vms.rows(host)
-    said = f"VLAN id 100 of the trunk is used by the port other of {bridge}"
-    with pytest.raises(AttachDriverError, match=said):
+    message = f"VLAN id 100 of the trunk is used by the port other of {bridge}"
+    with pytest.raises(AttachDriverError, match=message):
         driver.make(parent, [vms.attachment(parent, 101), vms.attachment(parent, 100)])
     with pytest.raises(AttachDriverError, match="VLAN id 200 of the trunk is used by the port spt"):
         driver.make(parent, [vms.attachment(parent, 200, salt="another container")])
@@ -218,9 +221,9 @@ def test_a_parent_without_a_trunk_of_dfmeta_is_not_ready(
     bridge = bridge_of(host, parent)
     host.vsctl("clear", "Bridge", bridge, "external_ids")
     before = vms.rows(host)
-    said = f"on {bridge} is Neutron's or another program's"
-    assert said in driver.ready(parent)
-    with pytest.raises(AttachDriverError, match=said):
+    message = f"on {bridge} is Neutron's or another program's"
+    assert message in driver.ready(parent)
+    with pytest.raises(AttachDriverError, match=message):
         driver.make(parent, [vms.attachment(parent, 100)])
     assert vms.rows(host) == before
 
@@ -240,14 +243,14 @@ def test_writers_at_once_lose_nothing(host: OpenvSwitch, driver: LocalDriver) ->
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, [*kept, *passing]))
-    assert set(driver.found()) == {found_of(one) for one in kept}
+    assert set(driver.found()) == {found_of(item) for item in kept}
     for of in parents:
         with pytest.raises(Exception, match="has subports"):
             disable(host.ovsdb_connection, BRIDGE, of.port_name)
     with ThreadPoolExecutor(2) as pool:
         rivals = [vms.attachment(parents[0], 300, salt=salt) for salt in "ab"]
-        refused = list(pool.map(lambda one: _refusal(driver, parents[0], one), rivals))
-    assert sorted(bool(one) for one in refused) == [False, True]
+        refused = list(pool.map(lambda rival: _refusal(driver, parents[0], rival), rivals))
+    assert sorted(bool(item) for item in refused) == [False, True]
     driver.remove([*kept, *rivals])
     assert vms.rows(host) == before
 

@@ -53,7 +53,7 @@ def test_they_refuse_the_same_messages_with_the_same_errors(pair: Pair) -> None:
     (error, _barrier) = pair.feed(refused())
     assert error[1] == ofp.OFPT_ERROR
     answers = pair.feed(*bundle(0xFFFF, [*map(wire.add, flows), refused()]))
-    assert sum(one[1] == ofp.OFPT_ERROR for one in answers) == 2
+    assert sum(answer[1] == ofp.OFPT_ERROR for answer in answers) == 2
     assert len(pair.model.flows) == 1, "that of the bridge"
     pair.feed(*wire.count_tables())
 
@@ -85,8 +85,8 @@ def test_requests_of_each_table_and_purpose_are_answered_alike(pair: Pair) -> No
 def test_flows_are_read_back_as_they_were_put_in(pair: Pair) -> None:
     pair.read_alike(three_guests())
     tap = Tap(TAP_PORT, TAP_MAC, 9775, ip6=made_up6.HOST_IP6, guest_ip6=tuple(SERVICE6))
-    known = GuestAddress(MACS[0], IPv6Address("fd12:3456::5"), IPv6Address(SERVICE6[0]))
-    guest = Guest(BEHIND, {SLOTS6[0]: known}, floods=tuple(RATES))
+    guest_address = GuestAddress(MACS[0], IPv6Address("fd12:3456::5"), IPv6Address(SERVICE6[0]))
+    guest = Guest(BEHIND, {SLOTS6[0]: guest_address}, floods=tuple(RATES))
     pair.read_alike([*fixed_flows(tap), *guest_flows(guest, tap)])
 
 
@@ -94,8 +94,8 @@ def test_deletions_take_the_same_flows_away(pair: Pair) -> None:
     flows, wire = three_guests(), pair.wire
     pair.install(flows)
     pair.feed(bare_flow(wire, [], match={"in_port": 1}, cookie=5, table_id=200))
-    for one in flows[::2]:
-        pair.feed(wire.remove(one), *wire.count_tables())
+    for item in flows[::2]:
+        pair.feed(wire.remove(item), *wire.count_tables())
     loose = {"command": ofp.OFPFC_DELETE, "out_port": ofp.OFPP_ANY, "out_group": ofp.OFPG_ANY}
     before = len(pair.model.flows)
     pair.feed(
@@ -103,7 +103,7 @@ def test_deletions_take_the_same_flows_away(pair: Pair) -> None:
     )
     assert 1 < len(pair.model.flows) < before
     pair.feed(wire.remove_all(), *wire.count_tables())
-    assert [one.cookie for one in pair.model.flows] == [0]
+    assert [flow.cookie for flow in pair.model.flows] == [0]
 
 
 def three_guests() -> list[Flow]:
@@ -112,4 +112,7 @@ def three_guests() -> list[Flow]:
     known = {slot: GuestAddress(MACS[0], IPv4Address(IPS[slot])) for slot in (0, 1)}
     hops = (NextHop("10.0.0.2", MACS[1]), NextHop("192.0.2.2"))
     guests = [Guest(Endpoint(ofport), known, next_hops=hops) for ofport in GUESTS]
-    return [*fixed_flows(tap), *(one for guest in guests for one in guest_flows(guest, tap))]
+    return [
+        *fixed_flows(tap),
+        *(guest_flow for guest in guests for guest_flow in guest_flows(guest, tap)),
+    ]

@@ -52,7 +52,7 @@ addresses6 = st.builds(
     GuestAddress,
     st.sampled_from([GUEST_MAC, "fa:16:3e:00:00:06"]),
     st.just(IPv6Address(IP6)),
-    st.sampled_from([IPv6Address(one) for one in SERVICE6]),
+    st.sampled_from([IPv6Address(item) for item in SERVICE6]),
 )
 
 
@@ -68,13 +68,19 @@ class State:
     def flows(self) -> list[Flow]:
         """All flows of the bridge."""
         if not self.second:
-            theirs = [one for guest in self.guests for one in desired.guest_flows(guest, self.tap)]
+            theirs = [
+                guest_flow
+                for guest in self.guests
+                for guest_flow in desired.guest_flows(guest, self.tap)
+            ]
             return [*desired.fixed_flows(self.tap), *theirs]
         theirs = [
-            one
+            address_flow
             for guest in self.guests
-            for number, known in guest.addresses.items()
-            for one in meta_bridge.address_flows(guest.endpoint, known, slot=number, tap=self.meta)
+            for number, address in guest.addresses.items()
+            for address_flow in meta_bridge.address_flows(
+                guest.endpoint, address, slot=number, tap=self.meta
+            )
         ]
         return [*meta_bridge.fixed_flows(self.meta), *theirs]
 

@@ -150,13 +150,15 @@ def bridges(host: OpenvSwitch) -> list[str]:
 
 def row(host: OpenvSwitch, table: str, name: str, *columns: str) -> dict[str, Any]:
     """Columns of a row."""
-    (found,) = (one for one in host.records(table, "name", *columns) if one["name"] == name)
-    return {column: found[column] for column in columns}
+    (result,) = (
+        record for record in host.records(table, "name", *columns) if record["name"] == name
+    )
+    return {column: result[column] for column in columns}
 
 
 def ids(host: OpenvSwitch, interface: str) -> dict[str, str]:
-    found: dict[str, str] = row(host, "Interface", interface, "external_ids")["external_ids"]
-    return found
+    result: dict[str, str] = row(host, "Interface", interface, "external_ids")["external_ids"]
+    return result
 
 
 def database(host: OpenvSwitch) -> list[Any]:
@@ -170,7 +172,7 @@ def database(host: OpenvSwitch) -> list[Any]:
 
 def add_bridge(host: OpenvSwitch, name: str, *ports: str, datapath: str = DATAPATH) -> None:
     """Add a bridge of others with internal ports."""
-    added = [("--", "add-port", name, one, "--", *internal(one)) for one in ports]
+    added = [("--", "add-port", name, port, "--", *internal(port)) for port in ports]
     host.vsctl(
         *("add-br", name, "--", "set", "Bridge", name, f"datapath_type={datapath}"),
         *(part for command in added for part in command),
@@ -326,7 +328,7 @@ def test_a_former_second_bridge_gives_way_to_the_configured_one(
     also(RENAMED).ensured()
     former = [META] if used else []
     assert bridges(host) == [BRIDGE, *former, RENAMED.bridge]
-    assert [host.ports(one) for one in former] == [["uplink"]] * used
+    assert [host.ports(item) for item in former] == [["uplink"]] * used
     assert host.ports() == [RENAMED.patch_int]
     assert host.ports(RENAMED.bridge) == [RENAMED.patch_meta, TAP]
 
@@ -459,10 +461,10 @@ def test_the_addresses_of_neutrons_metadata_path_are_read_and_stay(
     neutrons = {"provider_ip": "240.0.7.7", "provider_mac": NEUTRONS_MAC}
     columns = [f'other_config:{key}="{value}"' for key, value in neutrons.items()]
     host.vsctl("set", "Port", "guest", *columns, wait=False)
-    found = MetaIds("240.0.7.7", NEUTRONS_MAC)
-    until(lambda: "guest" in watch.ports and watch.ports["guest"].meta == found, "the addresses")
+    meta_ids = MetaIds("240.0.7.7", NEUTRONS_MAC)
+    until(lambda: "guest" in watch.ports and watch.ports["guest"].meta == meta_ids, "the addresses")
     watch.watcher.write_ids({watch.ports["guest"].row: IDS})
     until(lambda: watch.ports["guest"].meta == IDS, "dfmeta's own addresses")
     watch.watcher.remove_ids()
-    until(lambda: watch.ports["guest"].meta == found, "Neutron's addresses")
+    until(lambda: watch.ports["guest"].meta == meta_ids, "Neutron's addresses")
     assert row(host, "Port", "guest", "other_config") == {"other_config": neutrons}

@@ -34,20 +34,20 @@ class Watch:
     def _take(self, update: Update) -> None:
         self.readings += 1
         self.connected = update.connected
-        for one in update.gone:
-            del self.ports[one]
+        for item in update.gone:
+            del self.ports[item]
         self.ports |= {port.id: port for port in update.changed}
 
     def of(self, name: str, vid: int = 0) -> Port:
         """Return a port; one without a number if there is none."""
-        found = [one for one in self.ports.values() if (one.name, one.vid) == (name, vid)]
-        return found[0] if found else Port("none", "none", None)
+        ports = [port for port in self.ports.values() if (port.name, port.vid) == (name, vid)]
+        return ports[0] if ports else Port("none", "none", None)
 
     def named(self) -> dict[tuple[str, int], tuple[str, int, str]]:
         """Return the ports with what commands have to read in the same way."""
         return {
-            (one.name, one.vid): (one.instance_id, one.segmentation_id, one.parent)
-            for one in self.ports.values()
+            (port.name, port.vid): (port.instance_id, port.segmentation_id, port.parent)
+            for port in self.ports.values()
         }
 
 
@@ -105,11 +105,12 @@ def test_a_command_and_the_daemon_read_a_trunk_alike(host: OpenvSwitch, watch: W
         ("spi-200", 0): ("", 200, "tpi-1"),
     }
     snapshot = read_snapshot(host.ovsdb_connection)
-    ports = [one for at in snapshot.interfaces if at.bridge == BRIDGE for one in at.ports]
+    ports = [port for at in snapshot.interfaces if at.bridge == BRIDGE for port in at.ports]
     assert {
-        (one.name, one.vid): (one.instance_id, one.segmentation_id, one.parent) for one in ports
+        (port.name, port.vid): (port.instance_id, port.segmentation_id, port.parent)
+        for port in ports
     } == watch.named()
-    assert {one.id for one in ports} == watch.ports.keys()
+    assert {port.id for port in ports} == watch.ports.keys()
     host.vsctl("del-br", "tbr-1", wait=False)
     until(lambda: watch.of("tpi-1").instance_id == "", "the VM to be gone")
     assert watch.of("spi-100").parent == ""

@@ -31,7 +31,12 @@ def test_a_second_tag_reaches_neither_the_proxy_nor_the_controller(
 ) -> None:
     """The outer tag is that of a subport, and the inner one that of another or of none."""
     guests = [Guest(Endpoint(1, vid), ADDRESSES if known else {}) for vid in (0, 100, 200)]
-    pair.install([*fixed_flows(TAP), *(one for guest in guests for one in guest_flows(guest, TAP))])
+    pair.install(
+        [
+            *fixed_flows(TAP),
+            *(guest_flow for guest in guests for guest_flow in guest_flows(guest, TAP)),
+        ]
+    )
     shared_host.vsctl("set", "Open_vSwitch", ".", f"other_config:vlan-limit={limit}")
     try:
         for host in HOSTS:

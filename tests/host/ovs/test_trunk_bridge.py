@@ -32,14 +32,14 @@ def moved_and_back(host: OpenvSwitch, words: tuple[str, ...]) -> None:
     before, bridges = vms.rows(host), vms.bridges(host)
     bridge, inner, outer = names_of(vm.port_id)
     assert on(host, "tap1") == trunk_bridge.Change(True, "tap1", bridge, inner)
-    there = vms.rows(host)
-    assert {name: row["bridge"] for name, row in there.items()} == {
+    rows = vms.rows(host)
+    assert {name: row["bridge"] for name, row in rows.items()} == {
         **{name: row["bridge"] for name, row in before.items()},
         **dict.fromkeys((bridge, outer, "tap1"), bridge),
         inner: BRIDGE,
     }
-    assert there["tap2"] == before["tap2"]
-    moved, near, far = there["tap1"], there[inner], there[outer]
+    assert rows["tap2"] == before["tap2"]
+    moved, near, far = rows["tap1"], rows[inner], rows[outer]
     vlans = ("port tag", "port vlan_mode")
     assert [near[key] for key in vlans] == [before["tap1"][key] for key in vlans]
     assert [moved[key] for key in vlans] == [[], []]
@@ -58,7 +58,7 @@ def moved_and_back(host: OpenvSwitch, words: tuple[str, ...]) -> None:
     assert host.ofport(inner) > 0
     for name in ("tap1", inner):
         assert on(host, name) == trunk_bridge.Change(False, "tap1", bridge, inner)
-    assert vms.rows(host) == there
+    assert vms.rows(host) == rows
     assert off(host, inner) == trunk_bridge.Change(True, "tap1", bridge, inner)
     assert (vms.rows(host), vms.bridges(host)) == (before, bridges)
     assert off(host, "tap1") == trunk_bridge.Change(False, "tap1", "", "")
@@ -141,7 +141,7 @@ def test_a_vm_that_is_plugged_anew_gets_its_trunk_again_or_leaves_it(
     host.vsctl("set", "Interface", "tap1", NEXT_HOPS)
     on(host, "tap1")
     bridge, inner, _outer = names_of(vm.port_id)
-    there = vms.rows(host)
+    rows = vms.rows(host)
     host.vsctl("add-port", bridge, "spt-1", "tag=5")
     host.vsctl("del-port", "tap1")
     vms.plug(host, "tap1", tag=8)
@@ -152,9 +152,9 @@ def test_a_vm_that_is_plugged_anew_gets_its_trunk_again_or_leaves_it(
     if again:
         assert on(host, "tap1") == trunk_bridge.Change(True, "tap1", bridge, inner)
         host.vsctl("del-port", "spt-1")
-        there[inner]["port tag"] = 8
-        there[inner]["external_ids"]["dfmeta-next-hops"] = "y"
-        assert vms.rows(host) == there
+        rows[inner]["port tag"] = 8
+        rows[inner]["external_ids"]["dfmeta-next-hops"] = "y"
+        assert vms.rows(host) == rows
     else:
         host.vsctl("del-port", "spt-1")
         assert off(host, "tap1") == trunk_bridge.Change(True, "tap1", bridge, inner)

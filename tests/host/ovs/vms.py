@@ -70,19 +70,19 @@ def rows(host: OpenvSwitch) -> dict[str, dict[str, Any]]:
     homes = {name: bridge for bridge in host.vsctl("list-br").split() for name in _on(host, bridge)}
     columns = ("name", "tag", "vlan_mode", "trunks", "cvlans", "other_config", "external_ids")
     ports = {
-        one["name"]: {f"port {key}": one[key] for key in columns}
-        for one in host.records("Port", *columns)
+        record["name"]: {f"port {key}": record[key] for key in columns}
+        for record in host.records("Port", *columns)
     }
     return {
-        one["name"]: one | ports[one["name"]] | {"bridge": homes[one["name"]]}
-        for one in host.records("Interface", *VM_COLUMNS)
+        record["name"]: record | ports[record["name"]] | {"bridge": homes[record["name"]]}
+        for record in host.records("Interface", *VM_COLUMNS)
     }
 
 
 def bridges(host: OpenvSwitch) -> dict[str, dict[str, Any]]:
     """Return the rows of all bridges by name, without their ports."""
     columns = ("name", "datapath_type", "fail_mode", "external_ids", "other_config", "controller")
-    return {one["name"]: one for one in host.records("Bridge", *columns)}
+    return {record["name"]: record for record in host.records("Bridge", *columns)}
 
 
 def clear(host: OpenvSwitch) -> None:

@@ -32,9 +32,9 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def held() -> Iterator[HolderKeeper]:
-    one = HolderKeeper(uuid.uuid4().hex, TERMS)
-    yield one
-    one.drop()
+    item = HolderKeeper(uuid.uuid4().hex, TERMS)
+    yield item
+    item.drop()
 
 
 def hold(name: str, listener: socket.socket, seconds: float) -> threading.Thread:
@@ -175,4 +175,6 @@ def test_a_daemon_sets_how_long_its_holder_waits(
     assert same(shorter.take(), listener)
     shorter.release()
     path = f"@{holder.PREFIX}{held.name}"
-    wait_for(lambda: path not in {one.name for one in named_sockets()}, "the holder's end")
+    wait_for(
+        lambda: path not in {socket_row.name for socket_row in named_sockets()}, "the holder's end"
+    )

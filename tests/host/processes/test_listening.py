@@ -67,8 +67,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         return made[-1]
 
     yield make
-    for one in made:
-        for sock in one.sockets.values():
+    for item in made:
+        for sock in item.sockets.values():
             sock.close()
 
 
@@ -86,9 +86,9 @@ def numbers(listeners: GuestListeners) -> set[int]:
 
 @pytest.fixture
 def earlier(make: Make) -> GuestListeners:
-    one = make(Keeping())
-    one.open()
-    return one
+    item = make(Keeping())
+    item.open()
+    return item
 
 
 def port_of(listeners: GuestListeners) -> int:
@@ -245,8 +245,8 @@ def test_a_unit_with_both_needs_no_keeper(make: Make, earlier: GuestListeners) -
 
 def test_listeners_of_a_unit_with_two_ports_are_refused(make: Make) -> None:
     both = [make(Keeping()), make(Keeping())]
-    for one in both:
-        one.open()
+    for item in both:
+        item.open()
     places = [both[0].sockets[4].getsockname()[1], both[1].sockets[6].getsockname()[1]]
     with pytest.raises(StartError, match=r"127\.0\.0\.1:{}, \[::1\]:{}".format(*places)):
         make(Keeping()).take_over({4: socket_of(both[0], 4), 6: socket_of(both[1], 6)})
@@ -267,7 +267,7 @@ def test_both_follow_a_device_that_is_created_again(
     assert listeners.follow() == (real, False)
     for index, reachable in ((real + 1000, False), (real, True)):
         monkeypatch.setattr(
-            listeners_module.socket, "if_nametoindex", lambda _name, found=index: found
+            listeners_module.socket, "if_nametoindex", lambda _name, result=index: result
         )
         assert listeners.follow() == (index, True)
         for sock in listeners.sockets.values():

@@ -61,9 +61,9 @@ def test_the_hub_goes_on_and_all_that_ask_share_an_answer(library: Library) -> N
     library.silent = True
     asking = [eventlet.spawn(library.names, "nova") for _ in range(5)]
     until(lambda: library.gates, "the look-up")
-    assert not any(one.dead for one in asking)
+    assert not any(thread.dead for thread in asking)
     library.let_go()
-    assert [one.wait() for one in asking] == [["192.0.2.1"]] * 5
+    assert [thread.wait() for thread in asking] == [["192.0.2.1"]] * 5
     assert library.asked == ["nova"]
 
 
@@ -92,9 +92,9 @@ def test_an_error_of_the_name_is_everybodys(library: Library, error: Exception) 
     assert library.names("nova") == ["192.0.2.1"]
     library.answers["nova"] = error
     library.now += names.KEEP
-    for one in [eventlet.spawn(library.names, "nova") for _ in range(2)]:
+    for thread in [eventlet.spawn(library.names, "nova") for _ in range(2)]:
         with pytest.raises(type(error)):
-            one.wait()
+            thread.wait()
     # It is no more: what was known of it stands in no longer.
     library.answers["nova"] = AWAY
     with pytest.raises(socket.gaierror) as caught:

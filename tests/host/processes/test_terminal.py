@@ -83,9 +83,9 @@ def test_table_fits_and_folds_no_identifier(
     assert max(map(len, [heading, *lines])) <= width
     text = "\n".join(lines)
     for key, title in columns.items():
-        there = title in heading
-        assert there or key in drop
-        if there:
+        present = title in heading
+        assert present or key in drop
+        if present:
             assert all(word in text for word in identifiers({key: row[key]}))
     missing = [title for title in columns.values() if title not in heading]
     assert all(title in text.partition("not shown")[2] for title in missing)

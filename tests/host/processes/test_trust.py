@@ -80,8 +80,8 @@ def authority(tmp_path: Path) -> Authority:
 @pytest.fixture
 def server(authority: Authority) -> Iterator[OtherStore]:
     """Answers everything, with a certificate of that authority."""
-    with OtherStore(lambda _: reply({}), tls=authority.issue("localhost")) as one:
-        yield one
+    with OtherStore(lambda _: reply({}), tls=authority.issue("localhost")) as other_store:
+        yield other_store
 
 
 def ask(

@@ -195,7 +195,9 @@ def main(kind: str, port: str) -> None:
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)
-    with Flood(kind, int(port), peers=tuple(f"127.0.0.{one}" for one in range(1, 200))) as flood:
+    with Flood(
+        kind, int(port), peers=tuple(f"127.0.0.{number}" for number in range(1, 200))
+    ) as flood:
         flood.begun.wait()
         sys.stdout.write("begun\n")
         sys.stdout.flush()

@@ -11,7 +11,9 @@ from tests.harness.postgres import Postgres
 __all__ = ["connection"]
 
 for _module in (test_migrations, test_repository):
-    globals().update({name: one for name, one in vars(_module).items() if name[:5] == "test_"})
+    globals().update(
+        {name: variable for name, variable in vars(_module).items() if name[:5] == "test_"}
+    )
 
 
 @pytest.fixture(scope="module")

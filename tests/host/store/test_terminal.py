@@ -43,8 +43,8 @@ def importing(config: Path, stderr: int) -> Iterator[tuple[subprocess.Popen[byte
     ) as process:
         assert process.stdin is not None
         for number in range(100):
-            one = f"00000000-0000-0000-0000-{number:012}"
-            process.stdin.write(b"%s\n" % json.dumps({"id": one, "metadata": {}}).encode())
+            item = f"00000000-0000-0000-0000-{number:012}"
+            process.stdin.write(b"%s\n" % json.dumps({"id": item, "metadata": {}}).encode())
         process.stdin.flush()
         yield process, process.stdin
 

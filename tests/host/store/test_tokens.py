@@ -63,14 +63,14 @@ def green(url: str, timeout: float, **environment: str) -> tuple[int, str]:
         text=True,
         check=True,
     )
-    turns, _, found = ran.stdout.strip().partition(" ")
-    return int(turns), found
+    turns, _, result = ran.stdout.strip().partition(" ")
+    return int(turns), result
 
 
 def test_a_slow_issuer_does_not_stop_the_hub() -> None:
     with OtherStore() as issuer:
         # No more than its first line until the end.
-        issuer.answer = lambda _asked: issuer.trickle(b"HTTP/1.1 200 OK\r\n", b"")
-        turns, found = green(f"{issuer.url}/x", 0.5)
-    assert "no answer in time" in found
+        issuer.answer = lambda _request: issuer.trickle(b"HTTP/1.1 200 OK\r\n", b"")
+        turns, result = green(f"{issuer.url}/x", 0.5)
+    assert "no answer in time" in result
     assert turns >= 5

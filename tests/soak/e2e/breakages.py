@@ -252,7 +252,7 @@ def too_often(stage: Stage) -> Iterator[None]:
     """A guest above its rate."""
     guest = stage.guest("greedy")
     samples = guest.http_many(25, concurrency=1)
-    assert [one.status for one in samples][-1] == 429
+    assert [sample.status for sample in samples][-1] == 429
     yield
 
 
@@ -476,7 +476,7 @@ def _guest_of_nova(stage: Stage, name: str) -> tuple[RecordingNova, Guest]:
 def _answering(stage: Stage, answer: bytes) -> OtherStore:
     """A server on 127.0.0.1:8099 of the host; with no answer it leaves its clients waiting."""
     server = OtherStore(namespace=stage.host.namespace, port=8099)
-    server.answer = lambda _asked: Last(answer) if answer else server.trickle(b"", b"")
+    server.answer = lambda _request: Last(answer) if answer else server.trickle(b"", b"")
     return server
 
 

@@ -65,10 +65,10 @@ def program(name: str) -> str:
 
     :raises FileNotFoundError: there is none.
     """
-    found = shutil.which(name, path=PROGRAMS)
-    if found is None:
+    result = shutil.which(name, path=PROGRAMS)
+    if result is None:
         raise FileNotFoundError(f"no {name} under {UNPACKED}: run tools/setup.sh --containers")
-    return found
+    return result
 
 
 class Runtime(Closing):
@@ -146,12 +146,12 @@ class Runtime(Closing):
 
     def _groups_are_gone(self) -> bool:
         """Remove the control groups, of each hierarchy, that have no process."""
-        hierarchies = [GROUPS, *(one for one in GROUPS.iterdir() if one.is_dir())]
-        for top in (one / self.group for one in hierarchies):
+        hierarchies = [GROUPS, *(path for path in GROUPS.iterdir() if path.is_dir())]
+        for top in (hierarchy / self.group for hierarchy in hierarchies):
             for group in [*sorted(top.glob("**/"), reverse=True)] if top.exists() else []:
                 with contextlib.suppress(OSError):
                     group.rmdir()
-        return not any((one / self.group).exists() for one in hierarchies)
+        return not any((hierarchy / self.group).exists() for hierarchy in hierarchies)
 
     def write(self, path: str, content: object) -> None:
         """Write a file that only the runtime sees: text as it is, else JSON."""
@@ -424,9 +424,9 @@ class SwarmNode(Dockerd):
 
     def resolved(self, name: str, host: str) -> set[str]:
         """Return the addresses of a host that Docker's resolver tells a container, if any."""
-        there = ["nsenter", "-t", self.process(name), "-n"]
-        server = self.run(*there, "ss", "-lunH", "src", "127.0.0.11").split()[3]
-        asked = ["/bin/busybox", "nslookup", "-type=a", host, server]
-        command = self.command("docker", "exec", name, *asked)
+        present = ["nsenter", "-t", self.process(name), "-n"]
+        server = self.run(*present, "ss", "-lunH", "src", "127.0.0.11").split()[3]
+        request = ["/bin/busybox", "nslookup", "-type=a", host, server]
+        command = self.command("docker", "exec", name, *request)
         answer = netns.run(command, check=False).stdout
         return set(re.findall(r"^Address: ([0-9.]+)$", answer, re.MULTILINE))

@@ -27,11 +27,11 @@ STORE = (
 def central() -> Iterator[Central]:
     with (
         Namespace("store") as namespace,
-        Central(namespace=namespace) as one,
+        Central(namespace=namespace) as item,
         Activator(namespace, STORE) as activator,
     ):
-        one.activator = activator
-        yield one
+        item.activator = activator
+        yield item
 
 
 def test_no_connection_is_refused_while_no_store_runs(central: Central) -> None:

@@ -49,7 +49,9 @@ def test_no_guest_notices_a_flood_of_the_admin_listener(
     before = resident(agent)
     with flooded(agent, kind):
         samples = known.http_many(ASKED, path=META_DATA)
-        assert {(one.status, uuid_in(one.body)) for one in samples} == {(200, known.instance_id)}
+        assert {(sample.status, uuid_in(sample.body)) for sample in samples} == {
+            (200, known.instance_id)
+        }
         assert len(samples) == ASKED
         # Its address is learnt meanwhile.
         asks_own(new)

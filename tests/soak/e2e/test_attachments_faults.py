@@ -56,7 +56,7 @@ class Host:
             row["name"]: row["external_ids"].get("dfmeta-attachment")
             for row in self.switch.records("Interface", "name", "external_ids")
         }
-        ends = Counter(one for one in ids.values() if one)
+        ends = Counter(item for item in ids.values() if item)
         return {
             str(ids[row["name"]]): row["tag"]
             for row in self.switch.records("Port", "name", "tag")
@@ -129,9 +129,9 @@ def test_daemons_that_are_killed_at_any_moment_leak_and_double_nothing(
             wait_for(lambda: len(states(host.agent)) > 2, "rows")
             host.agent.kill()
             host.agent.start()
-            given = [one.result() for one in running]
-            assert len({one["vid"] for one in given}) == EACH
-            assert len({one["ips"][0]["address"] for one in given}) == EACH
+            given = [thread.result() for thread in running]
+            assert len({item["vid"] for item in given}) == EACH
+            assert len({item["ips"][0]["address"] for item in given}) == EACH
             for name in names:
                 detach(vm, name)
 
@@ -153,13 +153,13 @@ def hosts(postgres_url: str) -> Iterator[list[Host]]:
 def test_hosts_that_share_a_database_give_nothing_twice_and_a_vm_moves(hosts: list[Host]) -> None:
     first, second, third = hosts
     with ExitStack() as stack:
-        vms = [stack.enter_context(one.vm(f"vm{n}")) for n, one in enumerate(hosts)]
+        vms = [stack.enter_context(item.vm(f"vm{n}")) for n, item in enumerate(hosts)]
         with ThreadPoolExecutor(HOSTS * 5) as pool:
             work = [(vm, f"c{number}") for number in range(EACH) for vm in vms]
-            given = list(pool.map(lambda one: attach(*one), work))
-        for kind in (lambda one: one["ips"][0]["address"], lambda one: one["mac"]):
-            assert len({kind(one) for one in given}) == HOSTS * EACH
-        its = {one["id"]: one["vid"] for one in given[::HOSTS]}
+            given = list(pool.map(lambda item: attach(*item), work))
+        for kind in (lambda item: item["ips"][0]["address"], lambda item: item["mac"]):
+            assert len({kind(item) for item in given}) == HOSTS * EACH
+        its = {item["id"]: item["vid"] for item in given[::HOSTS]}
         assert first.tags() == its
         others = second.tags()
 

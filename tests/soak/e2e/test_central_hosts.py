@@ -86,10 +86,10 @@ class Site:
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with ExitStack() as stack:
-        one = Site(stack)
-        for agent in one.agents:
+        item = Site(stack)
+        for agent in item.agents:
             agent.wait_ready()
-        yield one
+        yield item
 
 
 def test_guests_of_three_hosts_boot_from_what_was_pushed_once(

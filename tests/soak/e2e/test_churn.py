@@ -80,8 +80,8 @@ def test_fifty_ports_a_second_cost_busy_guests_nothing(
     samples = {guest: batch.finish() for guest, batch in zip(guests, batches, strict=True)}
     assert plugged == RATE * SECONDS * soak
     assert failures(samples) == Counter()
-    for guest, mine in samples.items():
-        p50, p99 = quantile(mine, 0.5), quantile(mine, 0.99)
+    for guest, sample in samples.items():
+        p50, p99 = quantile(sample, 0.5), quantile(sample, 0.99)
         sys.stdout.write(f"{guest.name}: p50 {p50:.1f} ms, p99 {p99:.1f} ms\n")
     # Each port that comes or goes puts a number in doubt; an echo confirms all that are.
     wait_for(lambda: agent.metric("dfmeta_ports", state="served") == len(guests), "the news")

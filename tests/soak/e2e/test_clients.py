@@ -62,12 +62,12 @@ def test_the_sdk_of_javascript_repeats_nothing(agent: Agent, guests: Guests) -> 
 
 
 def test_cloudbase_init_repeats_nothing(agent: Agent, guests: Guests) -> None:
-    found = (None, [], []), (json.dumps(CONFIG), sorted((KEY, OTHER_KEY)), [CERTIFICATE])
-    for guest, (data, keys, certificates) in zip(guests, found, strict=True):
+    result = (None, [], []), (json.dumps(CONFIG), sorted((KEY, OTHER_KEY)), [CERTIFICATE])
+    for guest, (data, keys, certificates) in zip(guests, result, strict=True):
         output, repeated = run(agent, guest, [str(clients.PYTHON), "-c", clients.CLOUDBASE])
         name = f"{guest.name}.example.org"
         # Each service has a cache of its own. Certificates may be in user-data as well.
-        missing = {one for one in repeated if not one.endswith("200")}
+        missing = {item for item in repeated if not item.endswith("200")}
         assert missing <= {"GET /openstack/latest/user_data 404"}
         assert json.loads(output) == {
             "HttpService": [name, data, guest.instance_id, keys],
@@ -83,10 +83,10 @@ def test_os_collect_config_repeats_nothing(agent: Agent, guests: Guests) -> None
     for guest in guests:
         output, repeated = run(agent, guest, [str(clients.COLLECT), "--print", "ec2"])
         assert repeated == set()
-        found = json.loads(output)["ec2"]
-        assert found["hostname"] == f"{guest.name}.example.org"
-        assert found["instance-id"] == own_id(guest, "Ec2")
-        assert ("public-keys" in found) == (guest.name == "full")
+        result = json.loads(output)["ec2"]
+        assert result["hostname"] == f"{guest.name}.example.org"
+        assert result["instance-id"] == own_id(guest, "Ec2")
+        assert ("public-keys" in result) == (guest.name == "full")
 
 
 def test_ignition_repeats_nothing(agent: Agent, guests: Guests, tmp_path: Path) -> None:

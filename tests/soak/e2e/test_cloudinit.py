@@ -176,7 +176,7 @@ def test_the_vendor_data_of_the_page_installs_the_plugin(
     agent: Agent, make_guest: MakeGuest, cloud_init: StartBoot, tmp_path: Path, mode: str
 ) -> None:
     page = typed.page("dfmeta-cni")
-    (block,) = (one.text for one in typed.blocks(page) if "vendor-data" in one.text)
+    (block,) = (block.text for block in typed.blocks(page) if "vendor-data" in block.text)
     script, command = block.rsplit("\n", 1)
     config = re.findall(r"^\.\. code-block:: json\n\n((?:   .*\n)+)", page, re.MULTILINE)[0]
     shutil.copy(cni.__file__, tmp_path / "cni.py")

@@ -57,8 +57,8 @@ class Vm:
         (folder / "cni.py").write_text(Path(cni.__file__).read_text())
         self._script("ovs-vsctl", f'exec {UNPACKED}/usr/bin/ovs-vsctl --db={self.db} "$@"\n')
         (folder / "bin/ping").write_text(PING)
-        for one in (folder / "bin").iterdir():
-            one.chmod(0o755)
+        for path in (folder / "bin").iterdir():
+            path.chmod(0o755)
 
     @property
     def db(self) -> str:
@@ -94,7 +94,9 @@ class Host(Shell):
             put(self.agent, guest)
             asks_own(guest)
             self.vms[name] = Vm(stack, guest, self.folder / name)
-        self.own = {one: f"{self.switch.namespace.name}-{one}" for one in CONTAINERS}
+        self.own = {
+            container: f"{self.switch.namespace.name}-{container}" for container in CONTAINERS
+        }
         stack.callback(self._remove_containers)
 
     def within(self, name: str, command: str) -> str:
@@ -104,7 +106,7 @@ class Host(Shell):
         printed = self.vms[name].run(command)
         if "CNI_COMMAND=ADD" in command:
             # The userspace datapath completes no checksums.
-            (own,) = (one for one in self.own.values() if one in command)
+            (own,) = (item for item in self.own.values() if item in command)
             assert ETHTOOL is not None
             netns.run(["ip", "netns", "exec", own, ETHTOOL, "-K", "eth0", "tx", "off"])
         return printed
@@ -134,7 +136,7 @@ def test_the_first_hour_is_as_the_page_says(host: Host) -> None:
         else:
             host.read(block)
     listed = json.loads(host.run("dfmeta ports --format json"))
-    attached = {one["container"]: one["instance"] for one in listed if one["attachment"]}
+    attached = {item["container"]: item["instance"] for item in listed if item["attachment"]}
     assert attached.keys() == {"c1", "c3"}
     host.names |= {"PORT": host.guests["vm1"].port, "INSTANCE": attached["c1"]}
     host.type_all(rest)
@@ -143,6 +145,6 @@ def test_the_first_hour_is_as_the_page_says(host: Host) -> None:
     assert host.within("vm1", f"ip netns exec c1 {name}") == "shop"
     assert host.within("vm2", f"ip netns exec c3 {name}") == "c3"
     doctor = json.loads(host.run("dfmeta doctor --format json || true"))
-    (line,) = [one for one in doctor if one["check"] == "attachments"]
+    (line,) = [item for item in doctor if item["check"] == "attachments"]
     assert line["status"] == "ok"
     assert line["text"].startswith("2 attachments of 2 VMs")

@@ -37,9 +37,9 @@ def test_flow_of_a_bridge_that_has_lost_its_controller_is_named(
     wait_for(lambda: FAIL_OPEN in host.trace("in_port=LOCAL"), "the switch to fail open")
     wait_for(lambda: missing(agent) == ["path"], "the daemon to notice")
     assert is_unanswered(guest)
-    _, found = examine(agent)
-    remedy = named(found, "fail-mode", "takes all packets", "tcp:127.0.0.1:1")
-    path = next(line for line in found if line["check"] == "path")
+    _, result = examine(agent)
+    remedy = named(result, "fail-mode", "takes all packets", "tcp:127.0.0.1:1")
+    path = next(line for line in result if line["check"] == "path")
     assert (path["status"], "fail-mode" in path["text"]) == ("unknown", True)
     command = f"set-fail-mode {BRIDGE} secure"
     wait_for(lambda: command in agent.log(), "the log to name the remedy")
@@ -89,9 +89,9 @@ def test_restoration_that_never_ends_is_named_at_once(
     wait_for(lambda: missing(agent) == ["flow-restore-wait"], "the flows to be on the switch")
     assert is_unanswered(guest)
     assert missing(agent) == ["flow-restore-wait"]
-    _, found = examine(agent)
-    remedy = named(found, "flow-restore-wait", "ovs-vswitchd forwards nothing")
-    path = next(line for line in found if line["check"] == "path")
+    _, result = examine(agent)
+    remedy = named(result, "flow-restore-wait", "ovs-vswitchd forwards nothing")
+    path = next(line for line in result if line["check"] == "path")
     assert (path["status"], "flow-restore-wait" in path["text"]) == ("unknown", True)
     end = agent.ctl("trace", guest.port, check=False).stdout.splitlines()[-1]
     assert end.startswith("Stops at the switch: ovs-vswitchd forwards nothing")

@@ -57,8 +57,8 @@ class Host(Shell):
     def type(self, step: Step) -> str:
         """What a command prints; it has to succeed."""
         for pattern, does in STAND_INS.items():
-            if found := re.fullmatch(pattern, step.command):
-                does(self, *found.groups())
+            if match := re.fullmatch(pattern, step.command):
+                does(self, *match.groups())
                 return LEFT_OUT if step.shown else ""
         return super().type(step)
 
@@ -92,13 +92,13 @@ class Host(Shell):
         text = self.domains[name]
         interface = ElementTree.fromstring(text).find("devices/interface")
         assert interface is not None
-        asked = {one.tag: one.attrib for one in interface}
-        assert (asked["source"], asked["virtualport"]) == (
+        request = {item.tag: item.attrib for item in interface}
+        assert (request["source"], request["virtualport"]) == (
             {"bridge": BRIDGE},
             {"type": "openvswitch"},
         )
         libvirt.write(self.libvirt[0], name, libvirt.status(text))
-        guest = self.guests[name] = self.plug(name, parse(text.encode()).instance_id, asked)
+        guest = self.guests[name] = self.plug(name, parse(text.encode()).instance_id, request)
         wait_for(lambda: f'"{guest.port}"' in self.agent.admin("/ports").text, "the port")
         if name == "web1":
             serial = _SERIAL.search(text)

@@ -24,7 +24,7 @@ from tests.host.neutron.agent import OUTSIDE, NeutronAgent
 
 PAGE = (ROOT / "doc/source/first-hour-openstack.rst").read_text(encoding="utf-8")
 WEB1 = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
-CONFIGURATION = next(one.text for one in blocks(PAGE) if one.kind == "ini")
+CONFIGURATION = next(block.text for block in blocks(PAGE) if block.kind == "ini")
 NOVA = options(CONFIGURATION)["DEFAULT"]
 
 
@@ -73,4 +73,6 @@ def test_a_compute_node_prints_what_the_page_shows(operator: Compute) -> None:
     for block in blocks(PAGE):
         operator.read(block)
     assert untyped("first-hour-openstack", operator.typed) == []
-    assert (WEB1, 200) in {(one.instance_id, one.status) for one in operator.nova.requests()}
+    assert (WEB1, 200) in {
+        (response.instance_id, response.status) for response in operator.nova.requests()
+    }

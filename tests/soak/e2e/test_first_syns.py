@@ -39,9 +39,9 @@ def test_syns_in_the_first_half_second_of_a_restart_are_answered_at_once(
     slow = []
     for syn in let_go:
         answers = [
-            one.time - syn.time
-            for one in ways[ports[syn.source]].segments()
-            if one.is_syn_ack and one.destination_port == syn.source_port
+            segment.time - syn.time
+            for segment in ways[ports[syn.source]].segments()
+            if segment.is_syn_ack and segment.destination_port == syn.source_port
         ]
         if not answers or min(answers) > PROMPT:
             slow.append((syn.source, syn.source_port, answers))

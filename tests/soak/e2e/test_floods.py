@@ -57,8 +57,8 @@ def test_a_flood_of_syns_keeps_no_other_guest_from_its_answer(
         wait_for(lambda: dropped(agent) > 0, "counted drops")
         assert flood.end() >= RATE
     assert [sample.error for sample in samples if sample.status != 200] == []
-    assert {uuid_in(one.body) for one in samples[:200]} == {other.instance_id}
-    assert {uuid_in(one.body) for one in samples[200:]} == {late.instance_id}
+    assert {uuid_in(sample.body) for sample in samples[:200]} == {other.instance_id}
+    assert {uuid_in(sample.body) for sample in samples[200:]} == {late.instance_id}
     taken = len(SLOTS6 if kind == "forged6" else SLOTS)
     assert ours(host) <= before + 3 * taken + 3, "an address each, and all slots of the flood"
     assert resident(agent) < memory + 16 * 1024

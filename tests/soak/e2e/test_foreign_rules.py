@@ -42,7 +42,9 @@ def test_answers_leave_by_tap_metadata_with_any_rp_filter(
         wait_for(lambda: leads(namespace), "dfmeta's rules to come first")
         for _ in range(10):
             asks_both(guest)
-        assert [one for one in capture.segments() if one.source_port == PROXY_PORT] == []
+        assert [
+            segment for segment in capture.segments() if segment.source_port == PROXY_PORT
+        ] == []
         apply(namespace, tuple(map(removal_of, VPNS[kind])))
         asks_both(guest)
 
@@ -72,8 +74,8 @@ def test_a_program_that_wants_to_be_first_too_ends_no_quarrel(
         try:
             wait_for(lambda: "WARNING" in agent.log()[log:], "the daemon to give way")
             asks_own(guest, host=EC2_6)
-            found = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
-            (line,) = [line for line in found if line["check"] == "way-back"]
+            result = json.loads(agent.ctl("doctor", "--format", "json", check=False).stdout)
+            (line,) = [line for line in result if line["check"] == "way-back"]
             assert line["status"] == "wrong"
             own = f"from {SIDE.ip} lookup 2" if SIDE.rules else "the main table's rule"
             for rule in ("from all lookup 77", own):

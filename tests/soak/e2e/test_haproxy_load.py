@@ -116,7 +116,7 @@ def test_guests_get_their_own_answers_while_ports_swap_their_numbers(
         Coming(make_guest(f"p{number}", ids=project_ids(f"p{number}")), nova)
         for number in range(POOL)
     ]
-    numbers = [one.guest.ofport for one in pool]
+    numbers = [item.guest.ofport for item in pool]
     for _ in range(ROUNDS * min(soak, LONGEST)):
         with contextlib.ExitStack() as stack:
             nova.clear()
@@ -126,15 +126,15 @@ def test_guests_get_their_own_answers_while_ports_swap_their_numbers(
                 one.begin(stack)
 
             def held() -> int:
-                return sum("meta_data.json" in one.path for one in nova.requests())
+                return sum("meta_data.json" in response.path for response in nova.requests())
 
             wait_for(lambda: held() == POOL, "the slow requests to reach Nova")
-            host.vsctl(*words(("--", "del-port", "br-int", one.guest.port) for one in pool))
+            host.vsctl(*words(("--", "del-port", "br-int", item.guest.port) for item in pool))
             numbers = [*numbers[1:], numbers[0]]
             host.vsctl(
-                *words(one.replug(number) for one, number in zip(pool, numbers, strict=True))
+                *words(item.replug(number) for item, number in zip(pool, numbers, strict=True))
             )
-            assert [one.guest.ofport for one in pool] == numbers
+            assert [item.guest.ofport for item in pool] == numbers
             for one in pool:
                 one.guest.forget_neighbours()
                 wait_for(one.is_served, f"{one.guest.name} to be served")

@@ -34,8 +34,8 @@ def busy(host: OpenvSwitch, agent: Agent) -> Iterator[Busy]:
 def ours(host: OpenvSwitch) -> int:
     """How many flows of dfmeta both bridges have."""
     names = {row["name"] for row in host.ovsdb.select("Bridge", "name")}
-    bridges = [one for one in ("br-int", META) if one in names]
-    return sum(host.ofctl("dump-flows", one).count(COOKIE) for one in bridges)
+    bridges = [item for item in ("br-int", META) if item in names]
+    return sum(host.ofctl("dump-flows", bridge).count(COOKIE) for bridge in bridges)
 
 
 def rows(host: OpenvSwitch) -> list[dict[str, Any]]:
@@ -98,8 +98,8 @@ def test_meta_ips_that_are_deleted_or_forged_in_ovsdb_are_put_back(
     first, second = busy.guests
 
     def ids(port: str) -> dict[str, str]:
-        (found,) = [one for one in host.records("Interface") if one["name"] == port]
-        return {k: v for k, v in found["external_ids"].items() if k.startswith("dfmeta-meta")}
+        (result,) = [record for record in host.records("Interface") if record["name"] == port]
+        return {k: v for k, v in result["external_ids"].items() if k.startswith("dfmeta-meta")}
 
     before = [ids(guest.port) for guest in busy.guests]
     assert all(before)
@@ -109,8 +109,10 @@ def test_meta_ips_that_are_deleted_or_forged_in_ovsdb_are_put_back(
             host.vsctl("remove", "Interface", first.port, "external_ids", key)
         for key, value in before[0].items():
             host.vsctl("set", "Interface", second.port, f'external_ids:{key}="{value}"')
-        wait_for(lambda: [ids(one.port) for one in busy.guests] == before, "the keys")
+        wait_for(lambda: [ids(guest.port) for guest in busy.guests] == before, "the keys")
 
     samples = busy.through(forge)
     assert failures(samples) == Counter()
-    assert [row(agent, one)["port"] for one in busy.guests] == [one.port for one in busy.guests]
+    assert [row(agent, guest)["port"] for guest in busy.guests] == [
+        guest.port for guest in busy.guests
+    ]

@@ -81,7 +81,9 @@ class World:
         self.nova.clear()
         enough = UNDER_WAY * len(self.guests)
         wait_for(lambda: self.nova.received() >= enough, "requests")
-        by_us = {one.header(FORWARDED) is not None for one in self.nova.requests()[-UNDER_WAY:]}
+        by_us = {
+            response.header(FORWARDED) is not None for response in self.nova.requests()[-UNDER_WAY:]
+        }
         assert len(by_us) == 1
         return "dfmeta" if by_us.pop() else "metadata_path"
 

@@ -38,8 +38,8 @@ def vm(world: World) -> Iterator[Guest]:
     """The VM, without attachments."""
     yield world.vm
     with allowed(world.vm.namespace) as connection:
-        for one in listed(connection):
-            path = f"/attachments/{one['container']}/{one['ifname']}?link=gone"
+        for item in listed(connection):
+            path = f"/attachments/{item['container']}/{item['ifname']}?link=gone"
             assert connection.ask("DELETE", path).status == 204
     wait_for(lambda: not world.ours(), "the ports to go")
 
@@ -73,12 +73,12 @@ def test_frames_of_two_containers_pass(world: World, vm: Guest) -> None:
     with allowed(vm.namespace) as connection, ExitStack() as stack:
         containers = []
         for name in ("c1", "c2"):
-            one = made(connection, name)
+            item = made(connection, name)
             container = stack.enter_context(
-                Container(vm, one["vid"], address=one["ips"][0]["address"], mac=one["mac"])
+                Container(vm, item["vid"], address=item["ips"][0]["address"], mac=item["mac"])
             )
             containers.append(container)
             # It is an instance of its own, with the record of its attachment.
-            found = wait_for(partial(meta_data, container), "its record")
-            assert (found["uuid"], found["name"]) == (one["id"], name)
+            result = wait_for(partial(meta_data, container), "its record")
+            assert (result["uuid"], result["name"]) == (item["id"], name)
         wait_for(lambda: reaches(*containers), "the containers to reach each other")

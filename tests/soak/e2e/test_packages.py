@@ -44,11 +44,11 @@ def run_alone(*command: str | Path, cwd: Path | None = None) -> subprocess.Compl
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout, in which building leaves its files."""
     folder = tmp_path_factory.mktemp("source")
-    for one in ROOT.iterdir():
-        if one.is_file() and not one.name.startswith("."):
-            shutil.copy(one, folder)
-        elif one.name in SOURCES:
-            shutil.copytree(one, folder / one.name, ignore=NOT_KEPT)
+    for path in ROOT.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, folder)
+        elif path.name in SOURCES:
+            shutil.copytree(path, folder / path.name, ignore=NOT_KEPT)
     return folder
 
 
@@ -84,11 +84,11 @@ def files(folder: Path, *parts: str) -> set[str]:
 
 def test_the_source_distribution_has_all_of_the_source(source: Path, built: Path) -> None:
     with tarfile.open(built / f"{FULL}.tar.gz") as opened:
-        found = {name.removeprefix(f"{FULL}/") for name in opened.getnames()}
+        result = {name.removeprefix(f"{FULL}/") for name in opened.getnames()}
     wanted = files(ROOT, "dfmeta", "etc") | files(source, "tests", "tools", "doc", "bench")
     wanted |= {"LICENSE", "README.rst", "MANIFEST.in", "pyproject.toml", "setup.cfg", "tox.ini"}
-    assert wanted - found == set()
-    assert [name for name in found if "__pycache__" in name or name.endswith(".pyc")] == []
+    assert wanted - result == set()
+    assert [name for name in result if "__pycache__" in name or name.endswith(".pyc")] == []
 
 
 def test_the_wheel_has_the_package_and_what_is_to_be_set_up_and_nothing_else(
@@ -129,7 +129,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_the_wheel_installs_commands_and_files(installed: Path) -> None:
-    assert {one.name for one in (installed / "bin").glob("dfmeta*")} == COMMANDS
+    assert {path.name for path in (installed / "bin").glob("dfmeta*")} == COMMANDS
     share = installed / "share/dfmeta"
     assert (share / "dfmeta.conf.sample").is_file()
     assert (share / "systemd/dfmeta-agent.service").is_file()

@@ -102,7 +102,7 @@ def test_a_subport_gets_an_instance_and_loses_it_and_a_vm_a_trunk(host: Shell) -
     assert "VID 100: instance" in printed
     assert "VID 100: deleted" in printed
     assert port in host.switch.ports(BRIDGE)
-    assert not any(one.startswith("tbr-") for one in host.switch.vsctl("list-br").split())
+    assert not any(word.startswith("tbr-") for word in host.switch.vsctl("list-br").split())
 
 
 def test_devices_get_their_roles_and_a_guest_loses_the_program(host: Shell) -> None:
@@ -110,9 +110,9 @@ def test_devices_get_their_roles_and_a_guest_loses_the_program(host: Shell) -> N
     drive.mkdir(parents=True)
     host.type_all(page("devices").partition("\nRemoval\n")[0])
     tagged = json.loads((drive / "openstack/latest/meta_data.json").read_text())["devices"]
-    assert [one["tags"] for one in tagged if one["type"] == "disk"] == [["root"]]
+    assert [item["tags"] for item in tagged if item["type"] == "disk"] == [["root"]]
     shown = host.guests["web1"].curl("/openstack/latest/meta_data.json").text
-    assert {tag for one in json.loads(shown)["devices"] for tag in one["tags"]} == {
+    assert {tag for item in json.loads(shown)["devices"] for tag in item["tags"]} == {
         *("nfvfunc1", "oracledb")
     }
     host.agent.stop()
@@ -132,7 +132,7 @@ def test_a_guest_asks_over_ipv6_and_gets_a_record_for_it(host: Shell) -> None:
     guest = host.guests["web1"]
     guest.add_address6("fd12:3456::5/64")
     (host.folder / "source/user-data").write_text("#!/bin/sh\n")
-    (record,) = [one for one in blocks(page("ipv6-only")) if one.caption == "web6.json"]
+    (record,) = [block for block in blocks(page("ipv6-only")) if block.caption == "web6.json"]
     host.read(record)
     printed = types(host, "ipv6-only")
     assert printed.count("web1.example.org") == 2

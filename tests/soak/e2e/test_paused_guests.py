@@ -26,14 +26,18 @@ def test_a_handshake_that_pauses_for_seconds_is_completed(agent: Agent, guest: G
     with Capture(guest.namespace, guest.device, arriving=True) as heard:
 
         def answers() -> list[Segment]:
-            return [one for one in heard.segments_of(PORT) if one.destination == ADDRESS]
+            return [
+                segment for segment in heard.segments_of(PORT) if segment.destination == ADDRESS
+            ]
 
         def syn_acks() -> list[Segment]:
-            found = [one for one in answers() if one.is_syn_ack]
-            return found if found and len(found[0].times) >= REPEATED else []
+            result = [answer for answer in answers() if answer.is_syn_ack]
+            return result if result and len(result[0].times) >= REPEATED else []
 
         send(SYN, 1000)
         wait_for(lambda: bool(syn_acks()), "the last SYN-ACK")
         send(ACK | PSH, 1001, syn_acks()[0].sequence + 1, REQUEST)
-        wait_for(lambda: any(one.length or one.is_reset for one in answers()), "the answer")
-        assert not any(one.is_reset for one in answers())
+        wait_for(
+            lambda: any(answer.length or answer.is_reset for answer in answers()), "the answer"
+        )
+        assert not any(answer.is_reset for answer in answers())

@@ -19,7 +19,10 @@ def test_a_back_up_and_a_restore_fail_no_request(
     agent.ctl("store", "restore", file)
     wait_for(lambda: guest.curl(PATH).text == "before", "the store that was restored")
     samples = batch.finish()
-    assert {(one.status, one.body) for one in samples} == {(200, b"after"), (200, b"before")}
+    assert {(sample.status, sample.body) for sample in samples} == {
+        (200, b"after"),
+        (200, b"before"),
+    }
     # A store that is lost comes back under the daemon, too.
     (agent.state_path / "store.db").write_bytes(b"damaged" * 4096)
     agent.ctl("store", "restore", file)

@@ -68,17 +68,19 @@ class Swarm(Closing):
         while self._left and not (until and self._left[0].command.startswith(until)):
             step = self._left.pop(0)
             command = step.command
-            for word, own in self._names.items():
-                command = re.sub(rf"\b{word}\b", own, command)
+            for word, name in self._names.items():
+                command = re.sub(rf"\b{word}\b", name, command)
             printed = self.nodes[step.guest].type(command)
-            found = difference(step.shown, printed)
-            assert not found, f"{step.command}: {found}"
+            result = difference(step.shown, printed)
+            assert not result, f"{step.command}: {result}"
             if "join-token" in command:
                 self._names["TOKEN"] = printed.strip()
 
     def containers(self) -> list[tuple[SwarmNode, str]]:
         """Return each container of both VMs, and its VM."""
-        return [(node, one) for node in self.nodes.values() for one in node.containers()]
+        return [
+            (node, container) for node in self.nodes.values() for container in node.containers()
+        ]
 
     def places(self) -> list[SwarmNode]:
         """Return the VM of each container."""
@@ -102,10 +104,10 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
     wait_for(lambda: manager.run(*listed).split() == ["Ready", "Ready"], "both VMs to be ready")
     swarm.read(until="docker run")
     wait_for(lambda: swarm.places() == [manager, worker], "a container in each VM")
-    found = swarm.containers()
-    addresses = [node.address(name) for node, name in found]
+    containers = swarm.containers()
+    addresses = [node.address(name) for node, name in containers]
     for (node, name), (_node, other), own, others in zip(
-        found, reversed(found), addresses, reversed(addresses), strict=True
+        containers, reversed(containers), addresses, reversed(addresses), strict=True
     ):
         (row,) = node.vm.attachments()
         assert row["ips"][0]["address"] == f"{own}/24"
@@ -119,7 +121,9 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
 
     swarm.read(until="docker rm")
     address = worker.address("probe")
-    assert manager.says(found[0][1], address) == worker.inside("probe", "/bin/hostname").strip()
+    assert (
+        manager.says(containers[0][1], address) == worker.inside("probe", "/bin/hostname").strip()
+    )
     assert swarm.attached() == 3
     swarm.read(until="docker service scale")
     assert swarm.attached() == 2
@@ -130,7 +134,7 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
     swarm.read(until="docker network rm")
     wait_for(lambda: swarm.attached() == 0, "the end of the last attachment")
     assert json.loads(agent.ctl("attachment", "list", "--format", "json").stdout) == []
-    assert [one.vm.traces() for one in (manager, worker)] == [([], [])] * 2
+    assert [item.vm.traces() for item in (manager, worker)] == [([], [])] * 2
     swarm.read(until="docker plugin disable")
     for one in (manager, worker):
         wait_for(partial(_forgets, one), "the driver to forget the network")

@@ -47,11 +47,11 @@ def world(whole: TaggedWorld) -> Iterator[TaggedWorld]:
     if not whole.agent.running:
         whole.agent.start()
     with allowed(whole.vm.namespace) as connection:
-        for one in listed(connection):
-            path = f"/attachments/{one['container']}/{one['ifname']}?link=gone"
+        for item in listed(connection):
+            path = f"/attachments/{item['container']}/{item['ifname']}?link=gone"
             assert connection.ask("DELETE", path).status == 204
     wait_for(lambda: not whole.ours(), "the ports to go")
-    assert all("attachment" not in one for one in whole.entries())
+    assert all("attachment" not in entry for entry in whole.entries())
     declare(whole.vm)
     asks_own(whole.vm)
 
@@ -59,8 +59,8 @@ def world(whole: TaggedWorld) -> Iterator[TaggedWorld]:
 def document(vm: Guest) -> dict[str, Any]:
     link = {"id": "tap0", "type": "ovs", "mtu": 1500, "ethernet_mac_address": vm.mac}
     network = {"id": "network0", "type": "ipv4_dhcp", "link": "tap0", "network_id": "n"}
-    told = {"links": [link], "networks": [network], "services": []}
-    return {"hostname": vm.name, "network_data": told}
+    message = {"links": [link], "networks": [network], "services": []}
+    return {"hostname": vm.name, "network_data": message}
 
 
 def made(world: TaggedWorld, name: str) -> dict[str, Any]:
@@ -94,21 +94,21 @@ def meta_data(one: Guest) -> dict[str, Any]:
 
 def doctor(world: TaggedWorld, check: str) -> list[dict[str, Any]]:
     rows = json.loads(world.agent.ctl("doctor", "--format", "json", check=False).stdout)
-    return [one for one in rows if one["check"] == check]
+    return [row for row in rows if row["check"] == check]
 
 
 def links(vm: Guest) -> list[str]:
     """Return the types of the links that a VM is told."""
-    return [one["type"] for one in json.loads(vm.curl(NETWORK_DATA).body)["links"]]
+    return [item["type"] for item in json.loads(vm.curl(NETWORK_DATA).body)["links"]]
 
 
 def test_a_container_gets_its_own_record_until_it_is_deleted(world: TaggedWorld) -> None:
     vm, before = world.vm, meta_data(world.vm)
-    one, two = made(world, "c1"), made(world, "c2")
-    its = {name: one[name] for name in ("vid", "port_id", "mac")}
+    item, two = made(world, "c1"), made(world, "c2")
+    its = {name: item[name] for name in ("vid", "port_id", "mac")}
     (entry, _other) = world.entries()
-    assert entry == {**its, "instance_id": one["id"], "attachment": one["id"]}
-    with container(world, one) as first, container(world, two) as second:
+    assert entry == {**its, "instance_id": item["id"], "attachment": item["id"]}
+    with container(world, item) as first, container(world, two) as second:
         for guest, name in ((first, "c1"), (second, "c2")):
             asks_own(guest)
             assert meta_data(guest)["name"] == name
@@ -116,14 +116,16 @@ def test_a_container_gets_its_own_record_until_it_is_deleted(world: TaggedWorld)
         # A device of cloud-init would be in the way of the container's.
         assert links(vm) == ["ovs"]
         rows = json.loads(world.agent.ctl("ports", "--format", "json").stdout)
-        told = {row["vid"]: (row["container"], row["network"], row["attachment"]) for row in rows}
-        assert told[one["vid"]] == ("c1", "pods", one["id"])
+        message = {
+            row["vid"]: (row["container"], row["network"], row["attachment"]) for row in rows
+        }
+        assert message[item["vid"]] == ("c1", "pods", item["id"])
         assert [(it["status"], it["text"]) for it in doctor(world, "attachments")] == [
             ("ok", "2 attachments of 1 VMs")
         ]
         assert [it["status"] for it in doctor(world, "trunks")] == ["ok"]
         shown = json.loads(world.agent.ctl("subport", "list", vm.port, "--format", "json").stdout)
-        assert [row["attachment"] for row in shown] == [one["id"], two["id"]]
+        assert [row["attachment"] for row in shown] == [item["id"], two["id"]]
         detach(world, "c1")
         assert [it["attachment"] for it in world.entries()] == [two["id"]]
         wait_for(lambda: is_unanswered(first), "no more answers")
@@ -132,28 +134,28 @@ def test_a_container_gets_its_own_record_until_it_is_deleted(world: TaggedWorld)
 
 
 def test_an_operators_entry_stands(world: TaggedWorld) -> None:
-    one = made(world, "c1")
-    declare(world.vm, *world.entries(), {"vid": one["vid"] + 1})
-    assert made(world, "c2")["vid"] == one["vid"] + 2
+    item = made(world, "c1")
+    declare(world.vm, *world.entries(), {"vid": item["vid"] + 1})
+    assert made(world, "c2")["vid"] == item["vid"] + 2
     detach(world, "c2")
-    with container(world, one) as first:
+    with container(world, item) as first:
         # The command changes the entry of the attachment, which stays one.
         world.agent.ctl(
-            *("subport", "add", world.vm.port, "--vid", str(one["vid"]), "--instance", OTHER)
+            *("subport", "add", world.vm.port, "--vid", str(item["vid"]), "--instance", OTHER)
         )
         wait_for(lambda: meta_data(first).get("uuid") == OTHER, "the other record")
         assert links(world.vm) == ["ovs"]
         # An entry of another program is left alone, and named.
-        declare(world.vm, {"vid": one["vid"], "instance_id": OTHER})
+        declare(world.vm, {"vid": item["vid"], "instance_id": OTHER})
         world.agent.ctl("attachment", "gc")
-        assert world.entries() == [{"vid": one["vid"], "instance_id": OTHER}]
+        assert world.entries() == [{"vid": item["vid"], "instance_id": OTHER}]
         (line,) = doctor(world, "attachments")
-        assert (line["status"], f"{world.vm.port} (VID {one['vid']})" in line["text"]) == (
+        assert (line["status"], f"{world.vm.port} (VID {item['vid']})" in line["text"]) == (
             *("warning", True),
         )
-        world.agent.ctl("subport", "delete", world.vm.port, "--vid", str(one["vid"]))
+        world.agent.ctl("subport", "delete", world.vm.port, "--vid", str(item["vid"]))
         (line,) = doctor(world, "attachments")
         assert line["text"].startswith("attachments without an entry in the list of subports: c1")
         world.agent.ctl("attachment", "gc")
-        wait_for(lambda: meta_data(first).get("uuid") == one["id"], "its own record")
+        wait_for(lambda: meta_data(first).get("uuid") == item["id"], "its own record")
         assert [it["status"] for it in doctor(world, "attachments")] == ["ok"]

@@ -32,9 +32,9 @@ def test_name_in_a_record_names_its_guest_everywhere(
     agent.ctl("store", "put", other.instance_id, "--name", "web2")
     for command in (["trace", "web2"], ["flows", "--port", "web2"], ["ports", "web2"]):
         done = agent.ctl(*command, check=False)
-        (said,) = done.stderr.splitlines()
+        (message,) = done.stderr.splitlines()
         assert done.returncode == 2
-        assert f"{guest.port} ({guest.instance_id}), {other.port} (" in said, command
+        assert f"{guest.port} ({guest.instance_id}), {other.port} (" in message, command
 
 
 def test_version_of_ip_that_the_guest_uses_is_traced(

@@ -30,8 +30,8 @@ def test_a_host_of_the_first_hour_goes_to_another_release_and_back(operator: Hos
     link = operator.folder / "opt/dfmeta"
     assert link.readlink() == Path("dfmeta-0.1.0")
     operator.names |= {"VERSION": "0.2.0", "BEFORE": "0.1.0"}
-    there, back = UPGRADE.split("\nRollback\n")
-    operator.type_all(there)
+    present, back = UPGRADE.split("\nRollback\n")
+    operator.type_all(present)
     assert link.readlink() == Path("dfmeta-0.2.0")
     asks_own(guest)
     operator.type_all(back)
@@ -57,7 +57,11 @@ def test_a_folder_in_the_place_of_the_link_is_refused() -> None:
         host = Shell(stack, stack.enter_context(OpenvSwitch()))
         (host.folder / "opt/dfmeta").mkdir()
         host.names["VERSION"] = "0.1.0"
-        (link,) = {one for one in commands(UPGRADE) if one.startswith("ln ") and "VERSION" in one}
+        (link,) = {
+            command
+            for command in commands(UPGRADE)
+            if command.startswith("ln ") and "VERSION" in command
+        }
         with pytest.raises(CommandError, match="cannot overwrite directory"):
             host.run(link)
         assert '"cannot overwrite directory"' in " ".join(UPGRADE.split())

@@ -16,19 +16,19 @@ def test_an_attachment_is_made_found_and_removed(world: World, vm: Parent) -> No
     trunk = trunk_of(world, vm)
     driver = world.driver(vm)
     assert driver.ready(vm) == ""
-    one = wanted(vm, 100, instance_id=INSTANCE)
-    names = driver.make(vm, [one])
-    port_id = names[one.id]
+    item = wanted(vm, 100, instance_id=INSTANCE)
+    names = driver.make(vm, [item])
+    port_id = names[item.id]
     assert world.ours() == [port_id]
     (port,) = world.server.ports(id=port_id)
     assert {key: port[key] for key in ("id", "network_id", "mac_address", "device_id")} == {
         "id": port_id,
         "network_id": world.pods.network_id,
-        "mac_address": one.mac,
+        "mac_address": item.mac,
         "device_id": "",
     }
-    assert port["fixed_ips"] == [{"subnet_id": world.pods.subnet_id, "ip_address": str(one.ip)}]
-    assert (port["description"], port["project_id"]) == (f"dfmeta:{one.id}", PROJECT)
+    assert port["fixed_ips"] == [{"subnet_id": world.pods.subnet_id, "ip_address": str(item.ip)}]
+    assert (port["description"], port["project_id"]) == (f"dfmeta:{item.id}", PROJECT)
     assert port["security_groups"] == list(world.pods.groups)
     assert world.server.subports(trunk) == {port_id: 100}
     (subport,) = world.server.trunk(trunk)["sub_ports"]
@@ -36,25 +36,25 @@ def test_an_attachment_is_made_found_and_removed(world: World, vm: Parent) -> No
     row = vms.rows(world.host)[Subport(port_id, 100).inner]
     assert row["external_ids"] == {
         "iface-id": port_id,
-        "attached-mac": one.mac,
-        "dfmeta-attachment": one.id,
+        "attached-mac": item.mac,
+        "dfmeta-attachment": item.id,
         "dfmeta-instance": INSTANCE,
     }
-    assert driver.found() == [Found(id=one.id, parent=vm.port_id, vid=100, shared=True)]
-    named = replace(one, port_id=port_id, state=AttachmentState.ACTIVE)
+    assert driver.found() == [Found(id=item.id, parent=vm.port_id, vid=100, shared=True)]
+    named = replace(item, port_id=port_id, state=AttachmentState.ACTIVE)
     assert driver.make(vm, [named]) == names
     driver.remove([named])
     assert (world.ours(), world.server.subports(trunk), driver.found()) == ([], {}, [])
-    driver.remove([named, one])
+    driver.remove([named, item])
     assert driver.make(vm, []) == {}
     driver.remove([])
 
 
 def test_an_attachment_of_the_engine_follows_its_container(engines: Engines, vm: Parent) -> None:
     engine = engines.start()
-    one, new = engine.attach(vm, one_of())
-    assert (new, one.state) == (True, AttachmentState.ACTIVE)
-    assert engine.attach(vm, one_of()) == (one, False)
+    item, new = engine.attach(vm, one_of())
+    assert (new, item.state) == (True, AttachmentState.ACTIVE)
+    assert engine.attach(vm, one_of()) == (item, False)
     engines.check(engine)
     again = engines.start()
     again.resume()

@@ -44,15 +44,15 @@ def disk() -> Iterator[Disk]:
 @pytest.fixture(scope="session")
 def machine(disk: Disk) -> Iterator[Machine]:
     """A machine that has booted."""
-    with Machine(disk) as one:
-        yield one.start()
+    with Machine(disk) as item:
+        yield item.start()
 
 
 @pytest.fixture(scope="module")
 def node_without_ipv6(disk: Disk) -> Iterator[Node]:
     """A compute node of its own, booted with ``ipv6.disable=1``, with dfmeta-agent ready."""
-    with Machine(disk, arguments="ipv6.disable=1") as one:
-        node = Node(one.start())
+    with Machine(disk, arguments="ipv6.disable=1") as item:
+        node = Node(item.start())
         node.install()
         yield node
 
@@ -79,11 +79,11 @@ def host() -> Iterator[Libvirt]:
         folder = netns.temporary_folder("libvirt")
         stack.callback(shutil.rmtree, folder)
         tree = libvirt_images.host(distribution, folder)
-        one = stack.enter_context(Libvirt(tree, libvirt_images.guest(distribution)))
-        one.shell(ADDRESSES)
-        one.configure(CONFIGURATION)
-        one.start_agent()
-        yield one
+        item = stack.enter_context(Libvirt(tree, libvirt_images.guest(distribution)))
+        item.shell(ADDRESSES)
+        item.configure(CONFIGURATION)
+        item.start_agent()
+        yield item
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,7 +18,7 @@ BOOT = 600
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGxpYnZpcnQuLi4uLi4uLi4uLi4uLi4uLi4uLi4uLi4u root@host"
 OTHER_KEY = KEY.replace("root@host", "root@defaults")
 (XML, CONFIGURATION) = (
-    next(one.text for one in blocks(page("first-hour-libvirt")) if one.caption == caption)
+    next(block.text for block in blocks(page("first-hour-libvirt")) if block.caption == caption)
     for caption in ("web1.xml", "/etc/dfmeta/dfmeta.conf")
 )
 ADDRESSES = """

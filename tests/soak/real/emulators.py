@@ -222,15 +222,15 @@ class UserMode(Emulator):
             answers.unlink(missing_ok=True)
             connection.bind(str(answers))
             command = b"version"
-            asked = self._ASKED.pack(0xCAFEBABE, 2, len(command), command)
+            request = self._ASKED.pack(0xCAFEBABE, 2, len(command), command)
             with contextlib.suppress(FileNotFoundError, ConnectionRefusedError):
-                connection.sendto(asked, str(boot.folder / self.name / "mconsole"))
+                connection.sendto(request, str(boot.folder / self.name / "mconsole"))
                 failed, _more, _length = struct.unpack_from("=III", connection.recv(4096))
                 return not failed
         return False
 
 
-EMULATORS: dict[str, Emulator] = {one.name: one for one in (Qemu(), Qemu(kvm=True), UserMode())}
+EMULATORS: dict[str, Emulator] = {item.name: item for item in (Qemu(), Qemu(kvm=True), UserMode())}
 USUAL = EMULATORS["qemu"]
 
 

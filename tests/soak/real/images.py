@@ -114,8 +114,8 @@ class Distribution:
 
 
 DISTRIBUTIONS = {
-    one.name: one
-    for one in (Distribution("debian-12", "bookworm"), Distribution("debian-13", "trixie"))
+    item.name: item
+    for item in (Distribution("debian-12", "bookworm"), Distribution("debian-13", "trixie"))
 }
 USUAL = DISTRIBUTIONS["debian-12"]
 

@@ -159,8 +159,8 @@ class Libvirt(Closing):
         def ready() -> bool:
             if agent.poll() is not None:
                 raise RuntimeError(f"dfmeta-agent ended:\n{self.agent_log()}")
-            asked = self.run("curl", "-sf", f"{ADMIN}/healthz/readiness", check=False)
-            return asked.returncode == 0
+            request = self.run("curl", "-sf", f"{ADMIN}/healthz/readiness", check=False)
+            return request.returncode == 0
 
         wait_for(ready, "dfmeta-agent to be ready", deadline=START, interval=0.5)
 
@@ -171,7 +171,7 @@ class Libvirt(Closing):
     def ports(self) -> dict[str, dict[str, Any]]:
         """Return the daemon's ports, by device."""
         rows = json.loads(self.run("curl", "-sf", f"{ADMIN}/ports").stdout)
-        return {one["port"]: one for one in rows}
+        return {row["port"]: row for row in rows}
 
     # Guests
 
@@ -249,7 +249,7 @@ class Libvirt(Closing):
 
     def consoles(self) -> list[str]:
         """Return the domains that have written to their serial lines."""
-        return sorted(one.name for one in (self.tree / _LOGS[1:]).iterdir())
+        return sorted(path.name for path in (self.tree / _LOGS[1:]).iterdir())
 
     def remove(self, name: str) -> None:
         """Cut the power of a domain, and remove the domain and its disk."""
@@ -263,6 +263,6 @@ class Libvirt(Closing):
 
 
 def _element(parent: ElementTree.Element, tag: str) -> ElementTree.Element:
-    found = parent.find(tag)
-    assert found is not None
-    return found
+    result = parent.find(tag)
+    assert result is not None
+    return result

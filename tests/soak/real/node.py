@@ -106,8 +106,8 @@ class Node:
         """Wait for the readiness of dfmeta-agent."""
         # One process that waits: with an emulated CPU, the start of another one takes a second.
         again = f"--retry {READY} --retry-delay 1 --retry-max-time {READY} --retry-all-errors"
-        asked = f"curl -sf -o /dev/null -m 30 {again} {ADMIN}/healthz/readiness"
-        if self.run(asked, check=False, timeout=READY + 60).returncode:
+        request = f"curl -sf -o /dev/null -m 30 {again} {ADMIN}/healthz/readiness"
+        if self.run(request, check=False, timeout=READY + 60).returncode:
             raise AssertionError(f"dfmeta-agent is not ready\n{self.journal()[-4000:]}")
 
     def journal(self, since: str = "") -> str:
@@ -145,7 +145,7 @@ class Node:
 
     def haproxy(self) -> list[int]:
         """Process ids of haproxy."""
-        return [int(one) for one in self.text("pgrep -x haproxy || true").split()]
+        return [int(word) for word in self.text("pgrep -x haproxy || true").split()]
 
     def pid(self) -> int:
         """Of the daemon."""
@@ -153,9 +153,11 @@ class Node:
 
     def doctor(self) -> dict[str, dict[str, str]]:
         """``dfmeta doctor``: check → its finding."""
-        said = self.run("/opt/dfmeta/bin/dfmeta doctor --format json", check=False, timeout=READY)
-        findings = json.loads(said.stdout)
-        return {one["check"]: one for one in findings}
+        message = self.run(
+            "/opt/dfmeta/bin/dfmeta doctor --format json", check=False, timeout=READY
+        )
+        findings = json.loads(message.stdout)
+        return {finding["check"]: finding for finding in findings}
 
     # Guests
 
@@ -269,4 +271,4 @@ class Load:
 
     def longest(self) -> float:
         """Seconds that the slowest one took."""
-        return max(one.seconds for mine in self.samples.values() for one in mine)
+        return max(item.seconds for sample in self.samples.values() for item in sample)

@@ -50,35 +50,35 @@ def vms(node: Node) -> Iterator[tuple[Guest, Guest]]:
     node.wait_ready()
     both = (VM1, VM2)
     node.put(*both)
-    for one in both:
-        node.plug(one)
-        served(node, one)
+    for item in both:
+        node.plug(item)
+        served(node, item)
         allowed = "external_ids:dfmeta-attachments=true"
-        node.run(f"ovs-vsctl set Interface {one.port} {allowed}")
-        node.run(f"/opt/dfmeta/bin/dfmeta trunk enable {one.port}")
-        served(node, one)
+        node.run(f"ovs-vsctl set Interface {item.port} {allowed}")
+        node.run(f"/opt/dfmeta/bin/dfmeta trunk enable {item.port}")
+        served(node, item)
     node.run("ip netns add c1; ip netns add c2")
     yield both
     node.run("ip netns delete c1; ip netns delete c2")
     for port in node.text("ovs-vsctl list-ports br-int").split():
         if port.startswith("tpi-"):
             node.run(f"/opt/dfmeta/bin/dfmeta trunk disable {port}")
-    for one in both:
-        node.unplug(one)
+    for item in both:
+        node.unplug(item)
     node.run(f"mv {CONFIGURATION}.kept {CONFIGURATION}; systemctl restart dfmeta-agent.service")
     node.wait_ready()
 
 
 def test_containers_have_vlan_devices(node: Node, vms: tuple[Guest, Guest]) -> None:
     first, second = vms
-    one, two = cni(node, first, "ADD", "c1"), cni(node, second, "ADD", "c2")
+    item, two = cni(node, first, "ADD", "c1"), cni(node, second, "ADD", "c2")
     listed = {
         row["container"]: row for row in json.loads(node.text(f"curl -sf {ADMIN}/attachments"))
     }
     link = node.text("ip -n c1 -d link show eth0")
     assert f"vlan protocol 802.1Q id {listed['c1']['vid']} " in link
     assert listed["c1"]["mac"] in link
-    assert one["ips"][0]["address"] == f"{listed['c1']['ip']}/24"
+    assert item["ips"][0]["address"] == f"{listed['c1']['ip']}/24"
     address = two["ips"][0]["address"].partition("/")[0]
     # Each container has a record of its own, and reaches the other one through both VMs.
     for container in ("c1", "c2"):
@@ -89,14 +89,14 @@ def test_containers_have_vlan_devices(node: Node, vms: tuple[Guest, Guest]) -> N
         "exec timeout 300 ip netns exec c2 python3 -m http.server 8080 --directory /run/empty"
     )
     url = f"http://{address}:8080/"
-    said = "-o /dev/null -w '%{http_code}'"
+    message = "-o /dev/null -w '%{http_code}'"
     wait_for(
-        lambda: node.text(f"ip netns exec c1 curl -s -m 10 {said} {url} || true") == "200",
+        lambda: node.text(f"ip netns exec c1 curl -s -m 10 {message} {url} || true") == "200",
         "the other container",
     )
     server.kill()
     server.communicate()
-    assert cni(node, first, "CHECK", "c1", prevResult=one) is None
+    assert cni(node, first, "CHECK", "c1", prevResult=item) is None
     for vm, container in ((first, "c1"), (second, "c2")):
         assert cni(node, vm, "DEL", container) is None
         assert "eth0" not in node.text(f"ip -n {container} link show")

@@ -91,14 +91,14 @@ def tag(host: Libvirt, *more: str) -> None:
 
 def roles(host: Libvirt) -> dict[str, list[str]]:
     """Role → device and serial, of the guest's last complete report."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     whole = host.console(NAME).rpartition("@@end@@")[0].rpartition("@@end@@")[2]
     for line in whole.splitlines():
         words = line.strip().split("@@")
         if len(words) == 4 and words[1] == "role":
             role, *device = words[2].split()
-            found[role] = device
-    return found
+            result[role] = device
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -126,10 +126,10 @@ truncate -s 16M {DATA}/{LOGS} {DATA}/{BACKUP}
 
 def test_devices_have_their_roles_in_the_first_boot(host: Libvirt, guest: str) -> None:
     assert '"errors": []' in reports(host, guest, "result")[0]
-    found = roles(host)
-    assert found["oracledb"] == ["vdb", ORACLE]
-    assert found["logs"][0] == "sda"
-    assert set(found) == {"oracledb", "logs"}
+    result = roles(host)
+    assert result["oracledb"] == ["vdb", ORACLE]
+    assert result["logs"][0] == "sda"
+    assert set(result) == {"oracledb", "logs"}
     assert reports(host, guest, "nic")[-1].split()[0] == NIC
 
 

@@ -37,8 +37,8 @@ def test_each_guest_gets_its_own_by_the_kernel(node: Node, guests: tuple[Guest, 
 def test_each_guest_gets_its_own_over_ipv6(node: Node, guests: tuple[Guest, ...]) -> None:
     for guest, device in zip(guests, ("eth0", "eth0", INTERNAL.port), strict=True):
         assert node.ask(guest, host=f"[fe80::a9fe:a9fe%25{device}]") == guest.name
-        known = node.text(f"ip -n {guest.name} -6 neigh show fe80::a9fe:a9fe")
-        assert "02:64:66:6d:65:fe" in known
+        text = node.text(f"ip -n {guest.name} -6 neigh show fe80::a9fe:a9fe")
+        assert "02:64:66:6d:65:fe" in text
 
 
 def test_checksums_are_completed(node: Node, guests: tuple[Guest, ...]) -> None:
@@ -67,9 +67,9 @@ def test_doctor_finds_nothing(node: Node, guests: tuple[Guest, ...]) -> None:
     listed = node.text("conntrack -L -p tcp 2>/dev/null | grep 'src=128.0.' || true")
     linux = tuple(map(int, node.text("uname -r").split(".")[:2]))
     assert ("dport=18080" in listed) == (linux < (6, 12))
-    found = node.doctor()
-    assert found.keys() >= {"conntrack"}
-    assert {name: one for name, one in found.items() if one["status"] != "ok"} == {}
+    doctor = node.doctor()
+    assert doctor.keys() >= {"conntrack"}
+    assert {name: item for name, item in doctor.items() if item["status"] != "ok"} == {}
 
 
 def test_a_port_that_gets_another_instance_tells_nothing_of_the_one_before(

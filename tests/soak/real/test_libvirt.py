@@ -65,8 +65,8 @@ def test_a_guest_that_boots_again_is_served_again(host: Libvirt, web1: str) -> N
     before = len(reports(host, web1, "host"))
     host.virsh("reboot", web1)
     assert wait_reports(host, web1, "host", before + 1)[-1] == "first"
-    asked = len(reports(host, web1, "asked"))
-    assert wait_reports(host, web1, "asked", asked + 1)[-1] == "first"
+    request = len(reports(host, web1, "asked"))
+    assert wait_reports(host, web1, "asked", request + 1)[-1] == "first"
 
 
 def test_an_interface_that_is_plugged_again_is_served_again(host: Libvirt, web1: str) -> None:

@@ -17,10 +17,10 @@ def test_it_reaches_nothing_outside(machine: Machine) -> None:
     # host's end of the tap device, where the server does not listen.
     server = machine.namespace.spawn(SERVER, cwd=machine.folder)
     try:
-        asked = ["curl", "-s", "-o", "/dev/null", "-m", "5", f"http://127.0.0.1:{PORT}/"]
-        wait_for(lambda: not machine.namespace.run(asked, check=False).returncode, "a server")
-        asked[-1] = f"http://10.0.2.2:{PORT}/"
-        assert machine.run(" ".join(asked), check=False).returncode
+        request = ["curl", "-s", "-o", "/dev/null", "-m", "5", f"http://127.0.0.1:{PORT}/"]
+        wait_for(lambda: not machine.namespace.run(request, check=False).returncode, "a server")
+        request[-1] = f"http://10.0.2.2:{PORT}/"
+        assert machine.run(" ".join(request), check=False).returncode
     finally:
         netns.end(server)
 

@@ -29,8 +29,10 @@ def program(node: Node) -> str:
 
 
 def test_units_are_as_systemd_wants_them(node: Node) -> None:
-    said = node.run("cd /opt/dfmeta/share/dfmeta/systemd; systemd-analyze verify ./dfmeta-agent*")
-    assert "dfmeta" not in said.stdout + said.stderr
+    message = node.run(
+        "cd /opt/dfmeta/share/dfmeta/systemd; systemd-analyze verify ./dfmeta-agent*"
+    )
+    assert "dfmeta" not in message.stdout + message.stderr
     assert node.text("systemctl is-system-running") == "running"
 
 
@@ -66,8 +68,8 @@ def test_haproxy_answers_inside_the_units_sandbox(node: Node, guest: Guest) -> N
     with node.with_haproxy(guest):
         assert node.ask(guest) == guest.instance
         (first,) = node.haproxy()
-        said = node.text(f"grep -E '^(Uid|CapEff|CapBnd|Seccomp|NoNewPrivs):' /proc/{first}/status")
-        lines = dict(line.split(":\t") for line in said.splitlines())
+        text = node.text(f"grep -E '^(Uid|CapEff|CapBnd|Seccomp|NoNewPrivs):' /proc/{first}/status")
+        lines = dict(line.split(":\t") for line in text.splitlines())
         uid = node.text("id -u dfmeta-haproxy")
         assert lines["Uid"].split() == [uid] * 4
         assert {int(lines["CapEff"], 16), int(lines["CapBnd"], 16)} == {0}
@@ -91,10 +93,10 @@ def test_doctor_and_a_reload_know_haproxy_inside_the_units_sandbox(
 ) -> None:
     with node.with_haproxy(guest):
         assert node.ask(guest) == guest.instance
-        found = node.doctor()
-        checks = [one for one in found if one.startswith("haproxy")]
+        doctor = node.doctor()
+        checks = [item for item in doctor if item.startswith("haproxy")]
         assert len(checks) == 5
-        assert {found[one]["status"] for one in checks} == {"ok"}, found
+        assert {doctor[item]["status"] for item in checks} == {"ok"}, doctor
         (first,) = node.haproxy()
         since = node.cursor()
         node.run(f"printf '[haproxy]\\nmaxconn = 8192\\n' >> {CONFIGURATION}")
@@ -102,7 +104,7 @@ def test_doctor_and_a_reload_know_haproxy_inside_the_units_sandbox(
             node.run("systemctl reload dfmeta-agent.service")
             wait_for(lambda: "Reloaded" in node.journal(since), "the reload")
             wait_for(lambda: first not in node.haproxy(), "another haproxy")
-        assert [one for one in load.samples[guest] if one.body.decode() != guest.instance] == []
+        assert [item for item in load.samples[guest] if item.body.decode() != guest.instance] == []
 
 
 @pytest.mark.long

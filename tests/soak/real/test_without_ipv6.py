@@ -33,10 +33,10 @@ def test_guests_are_served_over_ipv4(node_without_ipv6: Node, guest: Guest) -> N
 
 
 def test_doctor_says_so_in_one_line(node_without_ipv6: Node, guest: Guest) -> None:
-    said = node_without_ipv6.run("/opt/dfmeta/bin/dfmeta doctor", check=False, timeout=READY)
-    assert (said.returncode, said.stderr) == (0, "")
-    _head, *lines = said.stdout.splitlines()
-    (line,) = (one for one in lines if not one.startswith("ok "))
+    message = node_without_ipv6.run("/opt/dfmeta/bin/dfmeta doctor", check=False, timeout=READY)
+    assert (message.returncode, message.stderr) == (0, "")
+    _head, *lines = message.stdout.splitlines()
+    (line,) = (line for line in lines if not line.startswith("ok "))
     assert line.split()[:2] == ["warning", "ipv6"]
     assert f"guests are served over IPv4 only: {CAUSE}" in line
     assert "remove ipv6.disable=1 from the kernel's command line and boot again" in line

@@ -28,30 +28,30 @@ BUSES = {"pci": tagged.PCIDeviceBus, "scsi": tagged.SCSIDeviceBus}
 
 def devices(given: list[Facts]) -> Any:
     """Return the objects of tagged devices."""
-    found = []
-    for one in given:
-        values = {name: one[name] for name in one if name not in ("type", "bus", "address")}
-        if one["bus"] != "none":
-            values["bus"] = BUSES[one["bus"]](address=one["address"])
+    result = []
+    for item in given:
+        values = {name: item[name] for name in item if name not in ("type", "bus", "address")}
+        if item["bus"] != "none":
+            values["bus"] = BUSES[item["bus"]](address=item["address"])
         kinds = {"nic": "NetworkInterfaceMetadata", "disk": "DiskMetadata"}
-        found.append(getattr(tagged, kinds.get(one["type"], "ShareMetadata"))(**values))
-    return tagged.InstanceDeviceMetadata(devices=found)
+        result.append(getattr(tagged, kinds.get(item["type"], "ShareMetadata"))(**values))
+    return tagged.InstanceDeviceMetadata(devices=result)
 
 
 def vif(port: Facts) -> Any:
     """Return a port as Nova caches it."""
     subnets = []
-    for one in port["subnets"]:
-        address = model.FixedIP(address=one["address"])
-        address["floating_ips"] = [model.IP(text, "floating") for text in one.get("floating", [])]
-        dhcp = {"dhcp_server": one["gateway"]} if one.get("dhcp") else {}
+    for item in port["subnets"]:
+        address = model.FixedIP(address=item["address"])
+        address["floating_ips"] = [model.IP(text, "floating") for text in item.get("floating", [])]
+        dhcp = {"dhcp_server": item["gateway"]} if item.get("dhcp") else {}
         subnets.append(
             model.Subnet(
-                cidr=one["cidr"],
-                gateway=model.IP(one["gateway"], "gateway"),
-                dns=[model.IP(server, "dns") for server in one["dns"]],
+                cidr=item["cidr"],
+                gateway=model.IP(item["gateway"], "gateway"),
+                dns=[model.IP(server, "dns") for server in item["dns"]],
                 ips=[address],
-                routes=[model.Route(cidr, model.IP(via)) for cidr, via in one["routes"]],
+                routes=[model.Route(cidr, model.IP(via)) for cidr, via in item["routes"]],
                 **dhcp,
             )
         )
@@ -142,10 +142,10 @@ class Walk:
 
     def tree(self) -> dict[str, Any]:
         """Return the answers by path, and then by the first version that gives them."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for root in ("/", "/openstack/"):
-            found[root] = self.ask(root)
-            versions = found[root][1].splitlines()
+            result[root] = self.ask(root)
+            versions = result[root][1].splitlines()
             names = {
                 path.removeprefix(f"{root}{version}"): None
                 for version in versions
@@ -153,10 +153,10 @@ class Walk:
             }
             for name in names:
                 answers = {version: self.ask(f"{root}{version}{name}") for version in versions}
-                groups = itertools.groupby(answers.items(), lambda one: one[1])
+                groups = itertools.groupby(answers.items(), lambda answer: answer[1])
                 since = {next(group)[0]: answer for answer, group in groups if answer}
-                found[f"{root}VERSION{name}"] = since
-        return found
+                result[f"{root}VERSION{name}"] = since
+        return result
 
 
 def main() -> None:

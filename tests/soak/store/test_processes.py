@@ -24,8 +24,8 @@ WRITERS = 8
 def writers(database_url: str) -> Iterator[list[Repository]]:
     opened = [Repository(database_url, seconds=60) for _ in range(WRITERS)]
     yield opened
-    for one in opened:
-        one.close()
+    for item in opened:
+        item.close()
 
 
 def at_once(step: Callable[[int], object]) -> list[object]:
@@ -56,21 +56,21 @@ def test_writers_of_the_same_addresses_leave_each_one_owner(writers: list[Reposi
         chance = random.Random(number)
         for turn in range(25):
             networks = [
-                ip_network(one) for one in chance.sample(names, chance.randint(0, len(names)))
+                ip_network(item) for item in chance.sample(names, chance.randint(0, len(names)))
             ]
             content = {"turn": turn}
             push(writers[number], Kind.METADATA, ids[number], content=content, networks=networks)
             if chance.random() < 0.1:
                 writers[number].delete(ids[number])
                 networks = []
-            last[ids[number]] = {str(one) for one in networks}
+            last[ids[number]] = {str(network) for network in networks}
 
     at_once(write)
-    held = {one: writers[0].addresses(one) for one in ids}
+    held = {item: writers[0].addresses(item) for item in ids}
     owned = [name for addresses in held.values() for name in addresses]
     assert len(owned) == len(set(owned))
-    assert all(set(held[one]) <= last[one] for one in ids)
-    assert any(set(held[one]) == last[one] for one in ids), "the last writer has all of its own"
+    assert all(set(held[item]) <= last[item] for item in ids)
+    assert any(set(held[item]) == last[item] for item in ids), "the last writer has all of its own"
 
 
 def test_devices_attached_and_detached_at_once_lose_none(writers: list[Repository]) -> None:
@@ -88,5 +88,5 @@ def test_devices_attached_and_detached_at_once_lose_none(writers: list[Repositor
 
     at_once(write)
     expected = {f"vol-{number}-{turn}" for number in range(WRITERS) for turn in (0, 2, 4)}
-    serials = [one["serial"] for one in document(writers[0])["devices"]]
+    serials = [item["serial"] for item in document(writers[0])["devices"]]
     assert sorted(serials) == sorted(expected)

@@ -40,7 +40,7 @@ RUN: Final[Mapping[str, Callable[[re.Pattern[Any], Any], object]]] = {
     "match": lambda pattern, text: pattern.match(text),
     "fullmatch": lambda pattern, text: pattern.fullmatch(text),
     "search": lambda pattern, text: pattern.search(text),
-    "sub": lambda pattern, text: pattern.sub(lambda found: found[0], text),
+    "sub": lambda pattern, text: pattern.sub(lambda result: result[0], text),
     "split": lambda pattern, text: pattern.split(text),
     "findall": lambda pattern, text: pattern.findall(text),
     "finditer": lambda pattern, text: [*pattern.finditer(text)],
@@ -91,24 +91,24 @@ def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
 
 def applied(tree: ast.Module) -> dict[str, set[str]]:
     """Name of a compiled expression → its methods that are used."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=method) if method in RUN:
-                found.setdefault(name, set()).add(method)
-    return found
+                result.setdefault(name, set()).add(method)
+    return result
 
 
 def compiled(call: ast.Call, names: dict[str, Any]) -> list[re.Pattern[Any]]:
     """What a call makes of its arguments, all of them that it may be."""
     source = ast.unparse(call.args[0])
     flags = [
-        one
-        for one in (*call.args[1:], *(keyword.value for keyword in call.keywords))
-        if ast.unparse(one).startswith("re.")
+        item
+        for item in (*call.args[1:], *(keyword.value for keyword in call.keywords))
+        if ast.unparse(item).startswith("re.")
     ]
     # Values of our own source, in the module that has them.
-    bits = [eval(ast.unparse(one), names) for one in flags]
+    bits = [eval(ast.unparse(flag), names) for flag in flags]
     texts = COMPUTED.get(source) or (eval(source, names),)
     return [re.compile(text, sum(bits, start=0)) for text in texts]
 
@@ -122,7 +122,7 @@ def uses() -> dict[str, dict[Text, Use]]:
     for private in own.values():
         for name, methods in private.items():
             public.setdefault(name, set()).update(methods)
-    found: dict[str, dict[Text, Use]] = {}
+    result: dict[str, dict[Text, Use]] = {}
     for path, tree in trees.items():
         dotted = ".".join(("dfmeta", *path.with_suffix("").parts))
         names = vars(importlib.import_module(dotted))
@@ -135,10 +135,10 @@ def uses() -> dict[str, dict[Text, Use]]:
                 methods = (private if name.startswith("_") else public).get(name, set())
                 methods = methods or {*PASSED_ON[place]}
             for pattern in compiled(call, names):
-                add(found.setdefault(place, {}), pattern, methods)
+                add(result.setdefault(place, {}), pattern, methods)
     for text in schema_patterns(SCHEMA):
-        add(found.setdefault("devices/schema.py SCHEMA", {}), re.compile(text), {"search"})
-    return found
+        add(result.setdefault("devices/schema.py SCHEMA", {}), re.compile(text), {"search"})
+    return result
 
 
 def source(call: ast.Call) -> str:
@@ -225,15 +225,15 @@ READERS: Final[Mapping[str, tuple[Any, ...]]] = {
     "path": (split_path, ("/", "/", "a"), ("/", "a/", ""), ("/", "%2f", ""), ("/", "%", "")),
     "entity tags": (
         lambda text: unless_known(FOUND, GuestRequest("GET", "/", headers={"if-none-match": text})),
-        *((",", one, "x") for one in (" ", ",", '"a",', 'W/"a" ,', '"', "W/")),
+        *((",", item, "x") for item in (" ", ",", '"a",', 'W/"a" ,', '"', "W/")),
     ),
     "accept": (
         lambda text: wants_envelope(create_accept_header(text)),
-        *(("", one, "") for one in (",", ";", "a/b;q=1,", 'a/b;c="d\\"', "q=0.1;", " ")),
+        *(("", item, "") for item in (",", ";", "a/b;q=1,", 'a/b;c="d\\"', "q=0.1;", " ")),
     ),
     "if-none-match of an admin request": (
         lambda text: "x" in Request.blank("/", headers={"If-None-Match": text}).if_none_match,
-        *(("", one, "") for one in (" ", ' "', '"', 'W/"', '\\"', '"a",')),
+        *(("", item, "") for item in (" ", ' "', '"', 'W/"', '\\"', '"a",')),
     ),
     "forwarded for": (
         lambda text: TrustedProxies([PEER]).guest(PEER.network_address, text),
@@ -242,18 +242,18 @@ READERS: Final[Mapping[str, tuple[Any, ...]]] = {
     ),
     "template": (
         lambda text: rendered(text, {"a": "b"}),
-        *(("", one, "") for one in ("{{", "{{.a}}", "{", "}}", "{{.", "{{ ")),
+        *(("", item, "") for item in ("{{", "{{.a}}", "{", "}}", "{{.", "{{ ")),
         ("{{", " ", "}}"),
         ("{{", ".a", "}}"),
     ),
     "JSON": (
         loads,
-        *((f"[{one}", f",{one}", "]") for one in ("1", '"a"', "[]", '{"a":1}', '"\\u0041"')),
+        *((f"[{item}", f",{item}", "]") for item in ("1", '"a"', "[]", '{"a":1}', '"\\u0041"')),
         ('["', "\\u0041", '"]'),
         ('{"b":1', " ", "}"),
     ),
     "names of keys": (same_names, ("a", "\nb", ""), ("a", " b", "")),
-    "host name": (hostname_of, *(("a", one, "") for one in (".", "-", "_", " ", "a"))),
+    "host name": (hostname_of, *(("a", item, "") for item in (".", "-", "_", " ", "a"))),
     "SSH key": (lambda text: keys_of({"ssh_keys": [text]}), ("a", " ", ""), ("a", "\n#", "")),
 }
 """Code with loops of its own that reads the same bytes → what it does, and parts of texts."""
@@ -342,8 +342,8 @@ def check(pattern: re.Pattern[Any], methods: Set[str]) -> None:
 
 def test_expressions_take_time_in_proportion_to_their_input() -> None:
     slow = []
-    for place, found in uses().items():
-        for pattern, methods in found.values():
+    for place, result in uses().items():
+        for pattern, methods in result.values():
             try:
                 check(pattern, methods)
             except AssertionError as error:

@@ -66,7 +66,7 @@ class OtherStore:
 
     def always(self, answer: HttpResponse | StoreError) -> None:
         """Give the same answer to each request."""
-        self.answer = lambda _asked: answer
+        self.answer = lambda _request: answer
 
     def handle_request(self, request: UrlRequest) -> HttpResponse:
         """See :class:`dfmeta.http.client.HttpClient`."""

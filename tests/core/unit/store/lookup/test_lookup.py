@@ -158,7 +158,7 @@ def test_a_push_during_a_query_stays(
     store: OtherStore, build: Build, repository: Repository
 ) -> None:
     def pushing(answer: HttpResponse) -> None:
-        def answered(_asked: Asked) -> HttpResponse:
+        def answered(_request: Asked) -> HttpResponse:
             CLOCK.advance(1)
             push(repository, "pushed", "10.1.2.3", "10.1.2.9")
             return answer
@@ -216,7 +216,7 @@ def test_a_failure_is_an_error_and_no_absence(
 
 def test_a_temporary_failure_is_retried(store: OtherStore, build: Build) -> None:
     answers = iter([BROKEN, LATE, metadata()])
-    store.answer = lambda _asked: next(answers)
+    store.answer = lambda _request: next(answers)
     assert hostname(build(retries=2).get(INSTANCE, METADATA_ALONE)) == "a"
     for answer, error, tries in ((BROKEN, LookupAwayError, 3), (NONSENSE, LookupAnswerError, 1)):
         store.asked.clear()
@@ -473,7 +473,7 @@ def test_an_expired_record_is_served_while_it_is_fetched(store: OtherStore, buil
     CLOCK.advance(61)
     asked, go = threading.Event(), threading.Event()
 
-    def answer(_asked: Asked) -> HttpResponse:
+    def answer(_request: Asked) -> HttpResponse:
         asked.set()
         go.wait()
         return metadata("b")
