@@ -266,7 +266,10 @@ def test_program_that_fails_or_that_its_user_may_not_run_has_no_version(
         path.chmod(mode)
         haproxy_version = services.haproxy_version(program)
         assert (haproxy_version is not None) is known, text
-        assert haproxy_version is None or (haproxy_version.text, haproxy_version.lua) == ("3.0.1", False)
+        assert haproxy_version is None or (haproxy_version.text, haproxy_version.lua) == (
+            "3.0.1",
+            False,
+        )
     shutil.rmtree(folder)
 
 

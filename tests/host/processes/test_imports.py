@@ -42,11 +42,15 @@ def test_a_worker_has_nothing_of_the_switch_or_of_the_store() -> None:
 
 def test_each_program_imports_what_it_uses_alone() -> None:
     commands = ("ports_command", "token_command", "devices_command", "store_commands")
-    request = ("dfmeta.cli.doctor_command", "dfmeta.wiring.services", "dfmeta.store.lookup.upstream")
+    without_hub = (
+        "dfmeta.cli.doctor_command",
+        "dfmeta.wiring.services",
+        "dfmeta.store.lookup.upstream",
+    )
     for names, unused in (
         (("dfmeta.cmd.store", "dfmeta.cmd.central"), SWITCH),
         (("dfmeta.cmd.agent", "dfmeta.cmd.daemon"), {"sqlalchemy", "alembic"}),
-        ((*request, "dfmeta.store.db.database"), {"eventlet"}),
+        ((*without_hub, "dfmeta.store.db.database"), {"eventlet"}),
         ([f"dfmeta.cli.{name}" for name in commands], SWITCH - {"pyroute2"} | {"eventlet"}),
     ):
         assert not brought_along(*names) & unused, names
