@@ -16,8 +16,8 @@ from typing import Any, Final
 from dfmeta import metrics
 from dfmeta.errors import BadRequestError
 from dfmeta.http.connection import CONTINUE, WHOLE, EndedError, Headers, ServerConnection
-from dfmeta.http.connection_limiter import ConnectionLimiter
 from dfmeta.http.http1 import Body, Head
+from dfmeta.http.limits import ConnectionLimiter
 from dfmeta.http.server import POLL, ClaimSource
 from dfmeta.http.service import HttpService
 from dfmeta.http.sockets import quiet

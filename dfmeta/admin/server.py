@@ -18,7 +18,6 @@ import webob
 from dfmeta import metrics
 from dfmeta.admin.connection import TURNS, AdminClaim, AdminClaims, AdminConnection, AdminMemory
 from dfmeta.errors import BadRequestError, BodyFault, HeadFault
-from dfmeta.http.complaints import ALL_GUESTS, Together
 from dfmeta.http.exchange import Exchange
 from dfmeta.http.http1 import HeadLimits
 from dfmeta.http.limits import Limits
@@ -26,6 +25,7 @@ from dfmeta.http.server import HttpServer
 from dfmeta.http.service import HttpService
 from dfmeta.model import Answer, Caller
 from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime.throttle import ALL_GUESTS, Together
 
 LOG = logging.getLogger(__name__)
 

@@ -31,7 +31,6 @@ from dfmeta.cmd.token_key import TokenKey
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.errors import ConfigError, DfmetaError, StartError
-from dfmeta.http.complaints import Together
 from dfmeta.http.sockets import keep_room, listen_to_all
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find
 from dfmeta.proxy.application import Application, Settings
@@ -40,6 +39,7 @@ from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.hub import Health
+from dfmeta.runtime.throttle import Together
 from dfmeta.store.db.record import parse_network
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import dialects

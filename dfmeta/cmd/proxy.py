@@ -14,7 +14,6 @@ import dfmeta.conf
 from dfmeta.cmd.privileges import go_first
 from dfmeta.cmd.token_key import TokenKey
 from dfmeta.conf.haproxy import HAPROXY
-from dfmeta.http.complaints import Complaints
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity
 from dfmeta.ovsdb.idl import Ovsdb
@@ -32,6 +31,7 @@ from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import hub
 from dfmeta.runtime.saved_state import Listeners
+from dfmeta.runtime.throttle import Complaints
 from dfmeta.wiring.backends import (
     make_app_settings,
     make_backend,

@@ -16,7 +16,7 @@ from oslo_config import cfg, types
 from dfmeta.conf.kinds import Several, Text
 from dfmeta.conf.nova import check_file
 from dfmeta.errors import ConfigError
-from dfmeta.http.authorities import client_context
+from dfmeta.http.client import client_context
 
 GROUP: Final = cfg.OptGroup(
     name="neutron",

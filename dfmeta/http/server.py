@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Generic, NamedTuple, Protocol
 
-from dfmeta.http.complaints import ALL_GUESTS, Complaints
 from dfmeta.http.connection import ServerConnection
-from dfmeta.http.connection_limiter import Admission
 from dfmeta.http.exchange import K
+from dfmeta.http.limits import Admission
 from dfmeta.http.service import HttpService
 from dfmeta.http.sockets import abort, close_now, keep_to
 from dfmeta.model import Caller, Endpoint
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import get_hub
+from dfmeta.runtime.throttle import ALL_GUESTS, Complaints
 
 LOG = logging.getLogger(__name__)
 

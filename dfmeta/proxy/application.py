@@ -14,7 +14,6 @@ from typing import TypeVar
 from dfmeta import metrics
 from dfmeta.attach.api import is_listing
 from dfmeta.errors import BackendError, BackendTimeoutError, BackendUpstreamError
-from dfmeta.http.complaints import Complaints
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.http.http1 import phrase
 from dfmeta.identity.registry import Claim
@@ -30,6 +29,7 @@ from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.recent import REASONS, RECENT
 from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
 from dfmeta.runtime import clock, threads
+from dfmeta.runtime.throttle import Complaints
 from dfmeta.store.guest.requests import split_path
 
 HOLD_POLL = 0.1

@@ -7,10 +7,9 @@ from typing import Any
 
 from dfmeta import metrics
 from dfmeta.http.exchange import Handler
-from dfmeta.http.fairness import RefusalThrottle
 from dfmeta.http.limits import Limits
 from dfmeta.http.server import ClaimSource, HttpServer
-from dfmeta.http.service import HttpService
+from dfmeta.http.service import HttpService, RefusalThrottle
 from dfmeta.identity.registry import Claim
 from dfmeta.proxy import access
 

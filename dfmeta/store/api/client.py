@@ -32,8 +32,7 @@ from dfmeta.errors import (
     UpstreamError,
     UpstreamLostError,
 )
-from dfmeta.http.authorities import client_context
-from dfmeta.http.client import HttpClient, UrlRequest
+from dfmeta.http.client import HttpClient, UrlRequest, client_context
 from dfmeta.runtime import clock
 from dfmeta.store import strict
 from dfmeta.store.api import representations
@@ -92,7 +91,7 @@ class StoreClient:
     :param url: ``http://HOST[:PORT][/PATH]``, or https.
     :param token: sent as a bearer token (RFC 6750, 2.1); empty: none.
     :param ca_file: file with the only certificates (PEM) that are trusted; empty: the system's
-        authorities, see :func:`dfmeta.http.authorities.client_context`.
+        authorities, see :func:`dfmeta.http.client.client_context`.
     :raises RecordError: the URL is invalid, or *ca_file* has no certificate.
     """
 

@@ -15,7 +15,6 @@ from dfmeta.errors import (
     BackendUnreachableError,
     BadRequestError,
 )
-from dfmeta.http.complaints import Complaints
 from dfmeta.http.connection import message_of
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.identity.numbering import Device
@@ -26,6 +25,7 @@ from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.recent import REASONS, RECENT, Failure
 from dfmeta.proxy.tokens import TokenMode, Tokens
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import Complaints
 from tests.core.unit.support import AMPLE, INSTANCE, OTHER_INSTANCE, claim_of, let_hub_run, port
 
 HERE = Endpoint(13)

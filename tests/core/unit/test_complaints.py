@@ -4,10 +4,9 @@ import logging
 
 import pytest
 
-from dfmeta.http import complaints
-from dfmeta.http.complaints import Complaints
 from dfmeta.model import Endpoint
-from dfmeta.runtime.throttle import QUIET
+from dfmeta.runtime import throttle
+from dfmeta.runtime.throttle import QUIET, Complaints
 
 HERE, THERE = Endpoint(13), Endpoint(13, vid=7)
 AWAY = "%s: Nova is away: see nova_metadata_host"
@@ -88,7 +87,7 @@ def test_a_count_leaves_the_arguments_as_they_are(world: World) -> None:
 def test_no_more_ports_are_remembered_than_there_is_room_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(complaints, "PORTS", 10)
+    monkeypatch.setattr(throttle, "PORTS", 10)
     for number in range(1, 1001):
         world.complain(Endpoint(number))
     assert len(world.logged()) == 1000

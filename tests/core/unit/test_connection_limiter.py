@@ -6,8 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.http.connection_limiter import Admission, ConnectionLimiter
-from dfmeta.http.limits import VM_PART, Limits
+from dfmeta.http.limits import VM_PART, Admission, ConnectionLimiter, Limits
 from dfmeta.model import Endpoint
 
 HERE = Endpoint(1)

@@ -7,7 +7,7 @@ from typing import Any
 import eventlet
 import pytest
 
-from dfmeta.http.fairness import REST, SHARE, FairScheduler
+from dfmeta.http.service import REST, SHARE, FairScheduler
 from dfmeta.model import Endpoint
 from tests.core.unit.support import let_hub_run
 

@@ -12,7 +12,6 @@ from eventlet.green import socket
 from dfmeta.attach.api import Access, AttachmentApi
 from dfmeta.attach.documents import NOT_HERE
 from dfmeta.errors import BadRequestError
-from dfmeta.http.complaints import Complaints
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.http.sockets import limit_hops
 from dfmeta.identity.registry import Claim, Registry
@@ -25,6 +24,7 @@ from dfmeta.proxy.engines.workers.remote import RemoteAttachments
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import Complaints
 from tests.core.unit.attach.vm_side import BODY, DOCUMENT, PATH, PORT, FakeEngine, Side
 from tests.core.unit.support import AMPLE, claim_of
 from tests.core.unit.test_application import FakeBackend

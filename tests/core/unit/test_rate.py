@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.http.fairness import AT_ONCE, LONGEST, PER_SECOND, RefusalThrottle
+from dfmeta.http.service import AT_ONCE, LONGEST, PER_SECOND, RefusalThrottle
 from dfmeta.model import Endpoint
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict, Window
 

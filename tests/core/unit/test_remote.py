@@ -9,7 +9,6 @@ import pytest
 from eventlet.green import socket
 
 from dfmeta.errors import BackendError, BackendUnreachableError
-from dfmeta.http.complaints import Complaints
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.engines.workers.answers import WorkerAnswers
@@ -23,6 +22,7 @@ from dfmeta.proxy.engines.workers.remote import (
 from dfmeta.proxy.engines.workers.use import Use
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import Complaints
 from tests.core.unit.support import AMPLE, INSTANCE, PROJECT
 
 HERE = Endpoint(13)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dfmeta.errors import UpstreamAnswerError, UpstreamAwayError, UpstreamError
-from dfmeta.http.authorities import is_cut
+from dfmeta.http.client import is_cut
 
 AUTHORITY: Final = "Set auth_ca_cert to the authority that signed Nova's certificate"
 CLIENT: Final = (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dfmeta.errors import BackendError, StartError
-from dfmeta.http.authorities import client_context
+from dfmeta.http.client import client_context
 from dfmeta.model import HttpHost
 
 BACKEND = "nova"
@@ -64,12 +64,12 @@ def signed(secret: bytes, instance_id: str, project_id: str) -> str:
 def nova_context(
     settings: NovaSettings, *, create: Callable[..., Any] | None = None
 ) -> ssl.SSLContext | None:
-    """Return the context of :func:`dfmeta.http.authorities.client_context` with the client's
+    """Return the context of :func:`dfmeta.http.client.client_context` with the client's
     certificate.
 
     There is no ALPN, since only HTTP/1.1 is used. Files are read here and not again.
 
-    :param create: see :func:`dfmeta.http.authorities.client_context`.
+    :param create: see :func:`dfmeta.http.client.client_context`.
     :returns: None without TLS.
     :raises StartError: when a file cannot be loaded.
     """

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from dfmeta.attach.documents import refusal
 from dfmeta.errors import BackendError, BackendUpstreamError
-from dfmeta.http.complaints import Complaints
 from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.attachments import Local
 from dfmeta.proxy.backend import Backend
@@ -17,6 +16,7 @@ from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.engines.workers.pipe import Message, Pipe, answer_fields, request_of
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.runtime import clock, threads
+from dfmeta.runtime.throttle import Complaints
 
 LOG = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from typing import Final
 from dfmeta import metrics
 from dfmeta.attach.documents import NOT_HERE, refusal
 from dfmeta.errors import BackendError, BackendUpstreamError
-from dfmeta.http.complaints import Complaints
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, Caller, GuestRequest, Identity, View
@@ -23,6 +22,7 @@ from dfmeta.proxy.engines.workers.pipe import Message, Pipe, answer_of, request_
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import Complaints
 
 PATIENCE = 1.0
 """Seconds for an answer that the daemon has in memory; also added to the time of a backend."""
