@@ -33,8 +33,7 @@ from dfmeta.conf.unknown import unknown_options
 from dfmeta.errors import ConfigError, DfmetaError, StartError
 from dfmeta.http.sockets import keep_room, listen_to_all
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find
-from dfmeta.proxy.application import Application, Settings
-from dfmeta.proxy.guest_server import guest_server
+from dfmeta.proxy.application import Application, Settings, guest_server
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import clock, hub, threads

@@ -17,16 +17,14 @@ from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity
 from dfmeta.ovsdb.idl import Ovsdb
-from dfmeta.proxy.application import Application
-from dfmeta.proxy.backend import Backend
-from dfmeta.proxy.backends import subports
+from dfmeta.proxy.application import Application, Backend, guest_server
+from dfmeta.proxy.backends import network_data
 from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.engines.engine import Engine, InProcess, Terms
 from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.engines.workers.answers import WorkerAnswers
 from dfmeta.proxy.engines.workers.workers import Workers
-from dfmeta.proxy.guest_server import guest_server
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import hub
@@ -203,7 +201,7 @@ class Proxy:
         )
 
     def _subports(self, identity: Identity) -> list[Vlan]:
-        return subports.of(self._registry, identity)
+        return network_data.of(self._registry, identity)
 
     def _terms(self) -> Terms:
         return Terms(self._conf.df_metadata.hold_timeout, make_limits(self._conf))

@@ -11,8 +11,16 @@ from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.identity.port_states import PortStateMonitor
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Port
-from dfmeta.proxy import remedies
-from dfmeta.proxy.recent import CLASSES, CLOSED, RECENT, Asked, Failure, Recent
+from dfmeta.proxy.recent import (
+    CLASSES,
+    CLOSED,
+    RECENT,
+    Asked,
+    Failure,
+    Recent,
+    brief_reason,
+    guest_remedy,
+)
 from dfmeta.runtime.hub import Turns
 
 if TYPE_CHECKING:
@@ -189,8 +197,8 @@ def _last_failure(one: Asked, last: Failure, port: Port, backend: str) -> dict[s
     return {
         **failure_row(last),
         "own": not one.counts_as(last),
-        "brief": remedies.brief(last, backend),
-        "remedy": remedies.of_guest(last, backend, port=port.name, instance=port.instance_id),
+        "brief": brief_reason(last, backend),
+        "remedy": guest_remedy(last, backend, port=port.name, instance=port.instance_id),
         "failing": one.failing,
         "failing_since": moment(since) if since else None,
     }

@@ -19,7 +19,7 @@ from dfmeta.http.server import HttpServer
 from dfmeta.http.sockets import FDS_MAX
 from dfmeta.identity.registry import Claim
 from dfmeta.identity.syn_accounting import ACCEPTED
-from dfmeta.proxy.application import Application
+from dfmeta.proxy.application import Application, guest_server
 from dfmeta.proxy.claims import Mirror
 from dfmeta.proxy.engines.workers.echo import Echo
 from dfmeta.proxy.engines.workers.pipe import Message, Pipe
@@ -31,7 +31,6 @@ from dfmeta.proxy.engines.workers.remote import (
     RemoteSubports,
 )
 from dfmeta.proxy.engines.workers.use import SlotUse, Use
-from dfmeta.proxy.guest_server import guest_server
 from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import hub, threads

@@ -21,8 +21,7 @@ from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.errors import StoreError
 from dfmeta.metrics import Samples
 from dfmeta.model import Caller, Endpoint, Peer
-from dfmeta.proxy import remedies
-from dfmeta.proxy.recent import RECENT, Failure, Recent
+from dfmeta.proxy.recent import RECENT, Failure, Recent, guest_remedy
 from dfmeta.runtime import clock
 from dfmeta.runtime.hub import Health, Turns
 from dfmeta.runtime.threads import Semaphore, call_in_thread
@@ -235,7 +234,7 @@ def failures_of_ports(
         if row is None:
             return None
         port, instance = row["port"], row["instance"]
-        remedy = remedies.of_guest(failure, backend, port=port, instance=instance)
+        remedy = guest_remedy(failure, backend, port=port, instance=instance)
         name = row["instance_name"] or row.get("record_name", "")
         return {"port": port, "instance": instance, "name": name, "remedy": remedy}
 

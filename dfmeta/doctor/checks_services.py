@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Final
 
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
-from dfmeta.proxy.backends.nova.ask import NovaFact
+from dfmeta.proxy.backends.nova_requests import NovaFact
 
 _ROLE: Final = "give it a role that may: `openstack role add --user USER --project service service`"
 _PROJECT: Final = "compare the project with Nova's: `openstack server show {} -c project_id`"

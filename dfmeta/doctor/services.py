@@ -30,8 +30,7 @@ from dfmeta.doctor.finding import Finding, by_files
 from dfmeta.errors import ConfigError, DfmetaError, SourceError, TokenFileError
 from dfmeta.model import HttpHost
 from dfmeta.neutron.client import NeutronApi
-from dfmeta.proxy.backends.nova.ask import NovaFact, Question, ask_nova
-from dfmeta.proxy.backends.nova.request import NovaSettings
+from dfmeta.proxy.backends.nova_requests import NovaFact, NovaSettings, Question, ask_nova
 from dfmeta.runtime import clock
 from dfmeta.sources.domain import Folders
 from dfmeta.store.db import HEAD

@@ -175,7 +175,7 @@ class AddressStore(StoreBackend):
         deadline: float = math.inf,
         goes_on: Callable[[str | None], bool] = lambda _said: True,
     ) -> View:
-        """See :class:`~dfmeta.proxy.backend.Backend`."""
+        """See :class:`~dfmeta.proxy.application.Backend`."""
         del deadline, goes_on
         record = identity.record if isinstance(identity, IdentifiedCaller) else None
         return self.view(request, identity, record)

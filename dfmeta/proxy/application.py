@@ -7,24 +7,25 @@ the backend is queried and before a byte of the answer leaves.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from dfmeta import metrics
 from dfmeta.attach.api import is_listing
 from dfmeta.errors import BackendError, BackendTimeoutError, BackendUpstreamError
-from dfmeta.http.exchange import Abandoned, Exchange
+from dfmeta.http.exchange import Abandoned, Exchange, Handler
 from dfmeta.http.http1 import phrase
+from dfmeta.http.limits import Limits
+from dfmeta.http.server import ClaimSource, HttpServer
+from dfmeta.http.service import HttpService, RefusalThrottle
 from dfmeta.identity.registry import Claim
-from dfmeta.model import Answer, Endpoint, GuestRequest, Identity
+from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Spent
 from dfmeta.proxy.attachments import Attachments, is_ours
 from dfmeta.proxy.attachments import answer as attachment_answer
-from dfmeta.proxy.backend import Backend
 from dfmeta.proxy.claims import Claims
-from dfmeta.proxy.paths import is_admins, is_versions, takes_post
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.recent import REASONS, RECENT
 from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
@@ -379,3 +380,103 @@ def _text(status: int, *headers: tuple[str, str]) -> Answer:
 
 def _in_words(cause: str, remedy: str) -> str:
     return f"{cause}. {remedy}" if remedy else cause
+
+
+def guest_service(
+    application: Handler[Claim], *, limits: Limits, hold_timeout: float
+) -> HttpService[Claim]:
+    """Return the service of a server for guests."""
+    return HttpService(
+        application,
+        access,
+        limits=limits,
+        hold_timeout=hold_timeout,
+        throttle=RefusalThrottle(),
+    )
+
+
+def guest_server(
+    listeners: Sequence[Any],
+    claims: ClaimSource[Claim],
+    application: Handler[Claim],
+    *,
+    device: str = "",
+    limits: Limits,
+    hold_timeout: float,
+) -> HttpServer[Claim]:
+    """Return the server for guests, whose connections are the metric ``dfmeta_open_connections``.
+
+    :param device: name of tap-metadata, through which answers leave; empty: through any device.
+    """
+    service = guest_service(application, limits=limits, hold_timeout=hold_timeout)
+    metrics.CONNECTIONS.set_function(service.limiter.__len__)
+    return HttpServer(listeners, claims, service, device=device)
+
+
+ADMIN: Final = frozenset(
+    {"metrics", "version", "ports", "service", "haproxy", "probe", "options", "names"}
+)
+ADMIN_TREES: Final = frozenset({"healthz", "device-metadata", "device-userdata", "records"})
+"""First segments of the admin listener's paths: alone, or with others behind them."""
+_GUESTS: Final = (["metadata"], ["userdata"])
+"""Paths of guests below ``/api/v1``, whose others are the admin listener's."""
+
+
+def is_admins(segments: Sequence[str]) -> bool:
+    """Return whether a path is the admin listener's: 404 for guests, whatever the backend says."""
+    match segments:
+        case ["api", "v1", *rest]:
+            return rest not in _GUESTS
+        case [name]:
+            return name in ADMIN or name in ADMIN_TREES
+        case [name, *_]:
+            return name in ADMIN_TREES
+    return False
+
+
+def takes_post(segments: Sequence[str]) -> bool:
+    """Return whether guests may post to a path: their password."""
+    match segments:
+        case ["openstack", _, "password"]:
+            return True
+    return False
+
+
+def is_versions(segments: Sequence[str]) -> bool:
+    """Return whether a path is below a version of ``/openstack``, or that itself."""
+    return len(segments) > 1 and segments[0] == "openstack"
+
+
+class Backend(Protocol):
+    """Answers guests' requests."""
+
+    name: metrics.Backend
+    """Name in metrics and logs."""
+
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        """Look up *identity* once for *request*, and read no more than the request needs.
+
+        :param request: the guest's request. Trust: every part comes from the guest.
+        :param deadline: monotonic seconds until which the backend may wait for other hosts and for
+            the database, the answer included.
+        :param goes_on: whether the request is to be answered, given :attr:`View.http_tokens`. A
+            backend in another process then sends the answer along with the view.
+        :raises BackendError: when the lookup fails. The request must not go on.
+        """
+        ...
+
+    def remark(self, status: int) -> str:
+        """Return a sentence for the operator if an answer with *status* shows a fault of the host
+        or the backend.
+
+        It names the things to check; the guest gets the answer unchanged. Empty without such a
+        fault.
+        """
+        ...

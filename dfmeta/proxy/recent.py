@@ -4,11 +4,12 @@ A few numbers for each port are kept for as long as its guest has the port. A wo
 numbers that it has not sent to the daemon yet, and the daemon adds them up.
 
 Trust: of a guest's input, only the kind of the path is kept. Reasons are texts of dfmeta, of the
-system or of OpenSSL; see :mod:`dfmeta.proxy.remedies`.
+system or of OpenSSL.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -78,6 +79,19 @@ RULES: Final = frozenset({"document", "forwarded", "forwarded_for", "rate", "tok
 it has never been given anything."""
 _CODES: Final[Mapping[str, str]] = {text: code for code, text in REASONS.items()}
 
+NOVA: Final = "nova"
+_BRIEF: Final[Mapping[str, str]] = {
+    "absent": "no record",
+    "defect": "an error in dfmeta",
+    "document": "no such document",
+    "forwarded": "a proxy forwarded it",
+    "project": "its project is not known",
+    "rate": "too many requests",
+    "timeout": "no answer within hold_timeout",
+    "token": "no valid token",
+}
+_RELOAD: Final = "`systemctl reload dfmeta-agent`"
+_FORBIDDEN: Final = 403
 _EC2_VERSIONS: Final = frozenset({"latest", "2009-04-04"})
 _PATHS: Final = {
     "openstack": "openstack",
@@ -340,3 +354,77 @@ def _add(one: Asked, failure: Failure) -> None:
         # A guest's invalid requests must not displace failures of the service.
         kinds = one.kinds
         del kinds[min(kinds, key=lambda key: (kinds[key].counts_always, kinds[key].at))]
+
+
+def brief_reason(failure: Failure, backend: str) -> str:
+    """Return the reason why a guest's request failed, in a few words.
+
+    Trust: no part of the text comes from the guest or from a server.
+    """
+    why = failure.why
+    if why == "absent" and backend == NOVA:
+        return "Nova has no such instance in its project"
+    if why:
+        return _BRIEF.get(why, REASONS[why])
+    return failure.reason.partition(". ")[0] or "the reason is unknown"
+
+
+def guest_remedy(failure: Failure, backend: str, *, port: str, instance: str) -> str:
+    """Return the remedy for a guest's failing requests, with a command if one helps.
+
+    :param backend: the backend that answers guests: ``nova`` or ``store``.
+    :param port: name of the guest's port.
+    :param instance: id of the guest's instance.
+    """
+    port, instance = shlex.quote(port), shlex.quote(instance)
+    match failure.why:
+        case "absent" if backend == NOVA:
+            return (
+                f"compare the project in Nova, `openstack server show {instance} -c project_id`, "
+                "with the project and its source in `dfmeta ports`"
+            )
+        case "absent":
+            return (
+                f"`dfmeta store put {instance} --hostname <name>` adds a record; `dfmeta store "
+                "list` shows the existing records"
+            )
+        case "document" if backend == NOVA:
+            return f"`openstack server show {instance}` shows whether Nova has the instance"
+        case "document":
+            return (
+                f"`dfmeta store get {instance}` shows its record, without the document that the "
+                "guest asks for"
+            )
+        case "project":
+            return (
+                f"`ovs-vsctl set Interface {port} external_ids:project-id=<project's id>`, or "
+                "add libvirt or neutron to [df_metadata] identity_sources"
+            )
+        case "token":
+            own = f"`dfmeta store put {instance} --http-tokens optional`, or "
+            return (
+                f"{'' if backend == NOVA else own}set [store] http_tokens = optional and "
+                f"{_RELOAD}, if the guest's programs do not support tokens"
+            )
+        case "rate":
+            return f"raise the limits of [metadata_rate_limiting] and {_RELOAD}"
+        case "forwarded":
+            return (
+                "remove the proxy in the guest, or set [df_metadata] refuse_forwarded = false "
+                f"and {_RELOAD}"
+            )
+        case "defect":
+            return "`journalctl -u dfmeta-agent` shows the traceback: report it"
+    if failure.own:
+        return ""
+    if failure.status == _FORBIDDEN and backend == NOVA:
+        return (
+            "set metadata_proxy_shared_secret to its value in nova.conf, group [neutron], and "
+            f"{_RELOAD}"
+        )
+    looked = "nova" if backend == NOVA else "store, lookup and disk"
+    lines = "line" if backend == NOVA else "lines"
+    return (
+        "`journalctl -u dfmeta-agent` shows the cause; then see the "
+        f"{lines} {looked} of `dfmeta doctor`"
+    )

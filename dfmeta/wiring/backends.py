@@ -13,9 +13,8 @@ from dfmeta.conf import rate as rate_options
 from dfmeta.conf import store as store_options
 from dfmeta.http.http1 import HeadLimits
 from dfmeta.http.limits import Limits
-from dfmeta.proxy.application import Settings
-from dfmeta.proxy.backend import Backend
-from dfmeta.proxy.backends.subports import Completing, Subports
+from dfmeta.proxy.application import Backend, Settings
+from dfmeta.proxy.backends.network_data import Completing, Subports
 from dfmeta.proxy.rate import RateSettings, Window
 from dfmeta.proxy.tokens import TokenMode
 
@@ -32,7 +31,7 @@ def make_backend(conf: cfg.ConfigOpts, containers: Containers | None = None) -> 
     """
     # Each is imported only where it is used: the import of SQLAlchemy takes a third of a second.
     if conf.df_metadata.backend == "nova":
-        from dfmeta.proxy.backends.nova.backend import NovaBackend
+        from dfmeta.proxy.backends.nova import NovaBackend
         from dfmeta.wiring.services import make_nova_settings
 
         return NovaBackend(make_nova_settings(conf))

@@ -21,7 +21,7 @@ from dfmeta.conf import nova as nova_options
 from dfmeta.conf.accounts import HAPROXY_ACCOUNT, account_of
 from dfmeta.errors import ConfigError
 from dfmeta.neutron.client import NeutronApi
-from dfmeta.proxy.backends.nova.request import NovaSettings
+from dfmeta.proxy.backends.nova_requests import NovaSettings
 from dfmeta.proxy.engines.haproxy.program import Program
 
 if TYPE_CHECKING:

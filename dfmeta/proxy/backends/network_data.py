@@ -1,4 +1,4 @@
-"""The VLANs of a VM's trunks as links of its ``network_data.json``. Pure functions.
+"""The VLANs of a VM's trunks as links of its ``network_data.json``, whatever the backend is.
 
 Nova and the store know the VM's ports, but not the subports behind them. cloud-init makes a VLAN
 device of each such link (``convert_net_json`` in cloudinit/sources/helpers/openstack.py). It ends
@@ -7,19 +7,23 @@ that only complete links are added, and only to a document that has an unambiguo
 
 Sources: https://docs.openstack.org/nova/latest/user/metadata.html and Launchpad bug 1631371. Trust:
 the document comes from Nova or the operator, and anything else than the expected form passes as it
-is. The values of a :class:`Vlan` come from the host; of a guest there is only the path.
+is. The values of a :class:`Vlan` come from the host; of a guest there is only the path. The VM is
+known by its port. A parent's port whose instance a tenant has named counts only for the project
+that it belongs to.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from dfmeta.model import Answer, GuestRequest
-from dfmeta.proxy.paths import is_network_data
+from dfmeta import metrics
+from dfmeta.identity.registry import Registry
+from dfmeta.model import Answer, GuestRequest, Identity, Port, PortKind, View, is_unicast
+from dfmeta.proxy.application import Backend
 from dfmeta.store import strictjson
 from dfmeta.store.guest.requests import split_path, tagged, unless_known
 
@@ -53,10 +57,19 @@ class Vlan(NamedTuple):
     """MTU of the subport's network in bytes; 0: not known."""
 
 
+Subports = Callable[[Identity, float], Sequence[Vlan]]
+"""Return the VLANs of a VM, within that deadline (monotonic seconds)."""
+
+
 def is_file(path: str) -> bool:
     """Return whether an origin-form path is that of ``network_data.json``, in any spelling."""
     # The first check is fast and excludes nearly all other paths.
-    return ("%" in path or LAST in path) and is_network_data(split_path(path) or ())
+    if "%" not in path and LAST not in path:
+        return False
+    match split_path(path):
+        case ["openstack", _, "network_data.json"]:
+            return True
+    return False
 
 
 def whole(request: GuestRequest) -> GuestRequest:
@@ -171,3 +184,69 @@ def _vlans(links: Sequence[_Link]) -> Iterator[tuple[object, int]]:
             # A number may be written as a text.
             with contextlib.suppress(ValueError):
                 yield below, int(vid)
+
+
+class Completing:
+    """A backend whose ``network_data.json`` has the VM's subports; see
+    :class:`~dfmeta.proxy.application.Backend`.
+
+    :param backend: answers all requests.
+    :param subports: returns the VLANs of an instance.
+    """
+
+    def __init__(self, backend: Backend, subports: Subports) -> None:
+        self.backend = backend
+        self.name: metrics.Backend = backend.name
+        self._subports = subports
+
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        """See :class:`~dfmeta.proxy.application.Backend`."""
+        vlans: Sequence[Vlan] = ()
+        if request.method in ("GET", "HEAD") and is_file(request.path):
+            vlans = self._subports(identity, deadline)
+        if not vlans:
+            return self.backend.open(request, identity, deadline=deadline, goes_on=goes_on)
+        view = self.backend.open(whole(request), identity, deadline=deadline, goes_on=goes_on)
+        return View(view.http_tokens, lambda: completed(view.answer(), vlans, request))
+
+    def remark(self, status: int) -> str:
+        """See :class:`~dfmeta.proxy.application.Backend`."""
+        return self.backend.remark(status)
+
+
+def of(registry: Registry, identity: Identity) -> list[Vlan]:
+    """Return the VLANs of an instance: the subports of all its ports, with their MACs.
+
+    A subport without a valid MAC or VLAN id is left out. So are attachments: cloud-init would make
+    their devices at the VM's next boot, before the program that asked for them.
+    """
+    ports = registry.ports()
+    macs = {one.name: one.mac for one in ports if _is_parent(one, identity)}
+    if not macs:
+        return []
+    return [
+        Vlan(macs[one.parent], one.segmentation_id, one.mac, one.mtu)
+        for one in ports
+        if one.parent in macs
+        and one.kind is PortKind.SUBPORT
+        and not one.attached
+        and one.segmentation_id
+        and is_unicast(one.mac)
+    ]
+
+
+def _is_parent(port: Port, identity: Identity) -> bool:
+    return (
+        port.instance_id == identity.instance_id
+        and port.kind is PortKind.PARENT
+        and not port.vid
+        and bool(port.mac)
+        and (not port.unverified or port.project_id == identity.project_id)
+    )

@@ -58,7 +58,7 @@ Containers = Callable[[str], Record | None]
 
 
 class StoreBackend:
-    """Answers guests from a repository; see :class:`~dfmeta.proxy.backend.Backend`.
+    """Answers guests from a repository; see :class:`~dfmeta.proxy.application.Backend`.
 
     :param settings: configuration of answers.
     :param reader: returns instances' records; None: there is no upstream store, and the repository
@@ -95,7 +95,7 @@ class StoreBackend:
         goes_on: Callable[[str | None], bool] = lambda _said: True,
     ) -> View:
         """Look up the record of ``identity.instance_id``; see
-        :class:`~dfmeta.proxy.backend.Backend`.
+        :class:`~dfmeta.proxy.application.Backend`.
 
         If the part of a record that is here requires tokens, that is known before the upstream
         store is queried for the rest.

@@ -9,9 +9,9 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.model import Answer, GuestRequest, HttpHost, Identity
-from dfmeta.proxy.backends.nova import backend as nova
-from dfmeta.proxy.backends.nova.backend import NovaBackend
-from dfmeta.proxy.backends.nova.request import NovaSettings
+from dfmeta.proxy.backends import nova
+from dfmeta.proxy.backends.nova import NovaBackend
+from dfmeta.proxy.backends.nova_requests import NovaSettings
 from dfmeta.runtime import clock
 from tests.core.unit.support import AMPLE, INSTANCE, OTHER_INSTANCE, PROJECT
 from tests.core.unit.upstream import Upstream

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from dfmeta.model import GuestRequest, HttpHost, Identity
 from dfmeta.proxy.backends.network_data import Vlan
-from dfmeta.proxy.backends.nova.backend import NovaBackend, NovaSettings
+from dfmeta.proxy.backends.nova import NovaBackend, NovaSettings
 from dfmeta.wiring.backends import make_app_settings, make_backend, with_subports
 from tests.core.unit.support import INSTANCE, PROJECT, Load
 from tests.harness.certificates import Authority

@@ -21,9 +21,8 @@ from dfmeta.errors import (
 )
 from dfmeta.http.pool import OF_INSTANCE, KeptConnection
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.proxy.backends.nova import backend as nova
-from dfmeta.proxy.backends.nova import failures
-from dfmeta.proxy.backends.nova.failures import explain
+from dfmeta.proxy.backends import nova, nova_requests
+from dfmeta.proxy.backends.nova_requests import explain
 from dfmeta.runtime import clock
 from tests.core.unit.nova_support import PASSWORD, SIGNATURE, Counted, answering, ask, get, nowhere
 from tests.core.unit.support import INSTANCE, PROJECT
@@ -375,12 +374,12 @@ def unverified(code: int) -> ssl.SSLCertVerificationError:
         (TimeoutError(errno.ETIMEDOUT, "x"), "connection timed out", "firewall"),
         (ConnectionResetError(errno.ECONNRESET, "x"), "closed the connection", "its log"),
         (socket.gaierror(socket.EAI_NONAME, "x"), "cannot be resolved", "nova_metadata_host"),
-        (tls("TLSV13_ALERT_CERTIFICATE_REQUIRED"), "CERTIFICATE_REQUIRED", failures.CLIENT),
-        (tls("WRONG_VERSION_NUMBER"), "WRONG_VERSION_NUMBER", failures.NO_TLS),
-        (tls("SOMETHING_NEW"), "SOMETHING_NEW", failures.LOG),
-        (unverified(20), "CERTIFICATE_VERIFY_FAILED: why", failures.AUTHORITY),
-        (unverified(10), "CERTIFICATE_VERIFY_FAILED: why", failures.CLOCK),
-        (unverified(62), "CERTIFICATE_VERIFY_FAILED: why", failures.NAME),
+        (tls("TLSV13_ALERT_CERTIFICATE_REQUIRED"), "CERTIFICATE_REQUIRED", nova_requests.CLIENT),
+        (tls("WRONG_VERSION_NUMBER"), "WRONG_VERSION_NUMBER", nova_requests.NO_TLS),
+        (tls("SOMETHING_NEW"), "SOMETHING_NEW", nova_requests.READ_LOG),
+        (unverified(20), "CERTIFICATE_VERIFY_FAILED: why", nova_requests.AUTHORITY),
+        (unverified(10), "CERTIFICATE_VERIFY_FAILED: why", nova_requests.CLOCK),
+        (unverified(62), "CERTIFICATE_VERIFY_FAILED: why", nova_requests.NAME),
         (unverified(999), "CERTIFICATE_VERIFY_FAILED: why", "Fix Nova's certificate"),
     ],
     ids=str,

@@ -17,7 +17,7 @@ from dfmeta.http.limits import Limits
 from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Answer, Endpoint
-from dfmeta.proxy.guest_server import guest_server
+from dfmeta.proxy.application import guest_server
 from tests.core.unit.support import (
     AMPLE,
     INSTANCE,

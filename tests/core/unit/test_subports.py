@@ -8,9 +8,8 @@ import pytest
 
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, GuestRequest, Identity, Port, PortKind, View
-from dfmeta.proxy.backends import subports
-from dfmeta.proxy.backends.network_data import Vlan, with_vlans
-from dfmeta.proxy.backends.subports import Completing
+from dfmeta.proxy.backends import network_data
+from dfmeta.proxy.backends.network_data import Completing, Vlan, with_vlans
 from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, PROJECT, port
 
 PATH = "/openstack/latest/network_data.json"
@@ -31,7 +30,7 @@ def told(*ports: Port, identity: Identity = IDENTITY) -> list[Vlan]:
     registry = Registry()
     for one in ports:
         registry.set_port(one)
-    return sorted(subports.of(registry, identity))
+    return sorted(network_data.of(registry, identity))
 
 
 def test_a_vm_has_the_subports_of_all_its_ports() -> None:

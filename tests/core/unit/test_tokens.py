@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from dfmeta.cmd.token_key import PAUSE, TokenKey
 from dfmeta.errors import StartError
 from dfmeta.model import Answer, GuestRequest, Identity
-from dfmeta.proxy.backends.nova.backend import NovaBackend
-from dfmeta.proxy.backends.nova.request import NovaSettings
+from dfmeta.proxy.backends.nova import NovaBackend
+from dfmeta.proxy.backends.nova_requests import NovaSettings
 from dfmeta.proxy.tokens import (
     KEY_BYTES,
     KEY_FILE,

@@ -12,7 +12,7 @@ from eventlet.green import socket
 from dfmeta.errors import BackendUnreachableError
 from dfmeta.http.pool import IDLE, PooledServer
 from dfmeta.model import HttpHost
-from dfmeta.proxy.backends.nova import backend as nova
+from dfmeta.proxy.backends import nova
 from dfmeta.runtime import clock
 from tests.core.unit.nova_support import IDENTITY, OTHER, PASSWORD, Counted, answering, ask
 from tests.core.unit.support import INSTANCE, until

@@ -22,7 +22,7 @@ from dfmeta.http.limits import Limits
 from dfmeta.http.server import HttpServer
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer
-from dfmeta.proxy.guest_server import guest_server
+from dfmeta.proxy.application import guest_server
 from dfmeta.runtime.hub import Health, ThreadEndedError, Vital
 from tests.core.unit.support import Load, let_hub_run, until
 

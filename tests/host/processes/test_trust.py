@@ -37,13 +37,13 @@ import eventlet
 eventlet.monkey_patch()
 import socket
 from eventlet.green import ssl
-from dfmeta.proxy.backends.nova.request import NovaSettings, nova_context
+from dfmeta.proxy.backends.nova_requests import NovaSettings, nova_context
 settings = NovaSettings((), b"", protocol="https")
 connect(socket, nova_context(settings, create=ssl.create_default_context))
 """,
     "the doctor as Nova's client": """
 import socket
-from dfmeta.proxy.backends.nova.request import NovaSettings, nova_context
+from dfmeta.proxy.backends.nova_requests import NovaSettings, nova_context
 connect(socket, nova_context(NovaSettings((), b"", protocol="https")))
 """,
     "Neutron's client": """

@@ -2,7 +2,7 @@
 
 How it works: haproxy answers only plain requests itself
 (:mod:`dfmeta.proxy.engines.haproxy.plain`), and none for the file that the daemon completes
-(:mod:`dfmeta.proxy.backends.subports`). All other requests go to the daemon
+(:mod:`dfmeta.proxy.backends.network_data`). All other requests go to the daemon
 (:mod:`dfmeta.proxy.engines.haproxy.handover`), whose own engine answers or refuses them as it
 always does. So the rules here need not repeat the engine's.
 

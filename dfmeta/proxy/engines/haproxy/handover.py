@@ -29,8 +29,8 @@ from dfmeta.http.exchange import Handler
 from dfmeta.http.limits import BACKLOG, Limits
 from dfmeta.http.server import ClaimSource, HttpServer, Introduction
 from dfmeta.identity.registry import Claim
+from dfmeta.proxy.application import guest_service
 from dfmeta.proxy.engines.haproxy.config import LAST
-from dfmeta.proxy.guest_server import guest_service
 from dfmeta.runtime import clock
 from dfmeta.runtime.threads import green_socket, wait_for_io
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from dfmeta.proxy.application import ADMIN, ADMIN_TREES
 from dfmeta.proxy.engines.haproxy.plan import Plan
-from dfmeta.proxy.paths import ADMIN, ADMIN_TREES
 
 MARGIN: Final = 512
 """Bytes by which a plain request is shorter than the daemon's engine allows: haproxy counts them a

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from dfmeta.attach.documents import refusal
 from dfmeta.errors import BackendError, BackendUpstreamError
 from dfmeta.model import Endpoint, Identity
+from dfmeta.proxy.application import Backend
 from dfmeta.proxy.attachments import Local
-from dfmeta.proxy.backend import Backend
 from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.engines.workers.pipe import Message, Pipe, answer_fields, request_of
 from dfmeta.proxy.rate import RateLimiter

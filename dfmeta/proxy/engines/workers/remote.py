@@ -38,7 +38,7 @@ SAID = (None, "", *TokenMode)
 
 
 class RemoteStore:
-    """The daemon's backend, over a pipe; see :class:`~dfmeta.proxy.backend.Backend`."""
+    """The daemon's backend, over a pipe; see :class:`~dfmeta.proxy.application.Backend`."""
 
     def __init__(self, pipe: Pipe, name: metrics.Backend) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class RemoteStore:
         return View(reply["http_tokens"], lambda: answer_of(reply))
 
     def remark(self, status: int) -> str:
-        """Return no remark; see :class:`~dfmeta.proxy.backend.Backend`."""
+        """Return no remark; see :class:`~dfmeta.proxy.application.Backend`."""
         return ""
 
     def _ask(self, question: Message, timeout: float) -> Message:
@@ -89,7 +89,7 @@ class RemoteSubports:
         self._name = name
 
     def of(self, identity: Identity, deadline: float) -> list[Vlan]:
-        """See :data:`~dfmeta.proxy.backends.subports.Subports`.
+        """See :data:`~dfmeta.proxy.backends.network_data.Subports`.
 
         :raises BackendError: when the daemon does not answer in time: an incomplete file would
             cost the VM its VLANs, since it reads the file once.

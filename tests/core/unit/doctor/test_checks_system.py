@@ -36,7 +36,7 @@ from dfmeta.host.facts import (
     SocketFacts,
 )
 from dfmeta.model import Endpoint
-from dfmeta.proxy.backends.nova.ask import NovaFact
+from dfmeta.proxy.backends.nova_requests import NovaFact
 from tests.core.unit.doctor.values import (
     INSTANCE,
     OK,

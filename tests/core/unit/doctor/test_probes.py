@@ -36,8 +36,7 @@ from dfmeta.ovsdb.vswitchd import (
     run_folder,
 )
 from dfmeta.proxy.backends.nova import ask as ask_module
-from dfmeta.proxy.backends.nova.ask import NovaFact, Question, ask_nova
-from dfmeta.proxy.backends.nova.request import NovaSettings, signed
+from dfmeta.proxy.backends.nova_requests import NovaFact, NovaSettings, Question, ask_nova, signed
 from dfmeta.runtime import clock
 from tests.core.unit.doctor.values import INSTANCE, PORT
 from tests.core.unit.support import IdlRow

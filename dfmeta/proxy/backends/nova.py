@@ -31,9 +31,15 @@ from dfmeta.http.client import HttpRequest
 from dfmeta.http.pool import PooledServer
 from dfmeta.http.responses import HttpResponse
 from dfmeta.model import Answer, GuestRequest, Identity, View
-from dfmeta.proxy.backends.nova.failures import LOG as ITS_LOG
-from dfmeta.proxy.backends.nova.failures import explain_upstream, reach
-from dfmeta.proxy.backends.nova.request import PRINTABLE, NovaSettings, nova_context, signed
+from dfmeta.proxy.backends.nova_requests import (
+    PRINTABLE,
+    READ_LOG,
+    NovaSettings,
+    explain_upstream,
+    nova_context,
+    reach,
+    signed,
+)
 from dfmeta.proxy.recent import is_of_every_instance
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import green_ssl as ssl
@@ -116,7 +122,7 @@ class NovaBackend:
         self._signed = functools.lru_cache(SIGNED_MAX)(functools.partial(signed, settings.secret))
 
     def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
-        """Forward *request*; see :class:`~dfmeta.proxy.backend.Backend`.
+        """Forward *request*; see :class:`~dfmeta.proxy.application.Backend`.
 
         A GET or HEAD that fails is sent again, to the next host, until *deadline*. A POST is sent
         once; another host is tried only if no byte of it has been sent.
@@ -160,7 +166,7 @@ class NovaBackend:
     def remark(self, status: int) -> str:
         """Return the checks for a status that indicates a fault.
 
-        See :class:`~dfmeta.proxy.backend.Backend`.
+        See :class:`~dfmeta.proxy.application.Backend`.
         """
         return _FAILED if status >= 500 else _REMARKS.get(status, "")
 
@@ -242,7 +248,7 @@ class NovaBackend:
             remedy = reach("it runs and no firewall blocks it")
             return BackendUnreachableError(backend=self.name, cause=cause, remedy=remedy)
         cause = f"{where} has not answered within {patience:.1f} s"
-        return BackendTimeoutError(backend=self.name, cause=cause, remedy=ITS_LOG)
+        return BackendTimeoutError(backend=self.name, cause=cause, remedy=READ_LOG)
 
 
 def _send(server: PooledServer, request: HttpRequest, of: _NovaRequest) -> HttpResponse:

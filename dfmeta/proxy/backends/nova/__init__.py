@@ -1,1 +1,0 @@
-"""Nova's metadata API as the backend: signed requests, answers, and explanations of failures."""
