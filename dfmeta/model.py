@@ -394,6 +394,9 @@ class Answer:
     unknown, and no Content-Length is sent."""
     known: bool = True
     """False: it is a 404 because the backend has no record of the guest, whatever the path."""
+    remark: str = ""
+    """A sentence for the operator, with the things to check, if the status shows a fault of the
+    host or the backend. The guest does not get it."""
 
 
 @dataclass(frozen=True, slots=True)

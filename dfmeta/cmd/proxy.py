@@ -20,6 +20,7 @@ from dfmeta.ovsdb.idl import Ovsdb
 from dfmeta.proxy.application import Application, Backend, guest_server
 from dfmeta.proxy.backends import network_data
 from dfmeta.proxy.backends.network_data import Vlan
+from dfmeta.proxy.backends.nova import explain_status
 from dfmeta.proxy.engines.engine import Engine, InProcess, Terms
 from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
@@ -159,7 +160,9 @@ class Proxy:
             ),
             entrance=entrance.descriptor,
             setup=lambda: self._setup or setup,
-            remark=self._application.remark,
+            remark=lambda claim, status: self._application.report_fault(
+                claim, status, explain_status(status)
+            ),
         )
 
     def reload(self, conf: cfg.ConfigOpts, done: Callable[[], None]) -> None:

@@ -46,7 +46,7 @@ _backend_seconds = functools.cache(metrics.BACKEND_SECONDS.labels)
 
 
 @dataclass(slots=True)
-class Spent:
+class Timing:
     """Where a request's time went, in seconds."""
 
     started: float
@@ -60,22 +60,24 @@ class Spent:
     """Reason of a failure, in dfmeta's own words; empty if none was set."""
 
 
-def answered(claim: Claim, request: GuestRequest, answer: Answer, spent: Spent, now: float) -> None:
+def answered(
+    claim: Claim, request: GuestRequest, answer: Answer, timing: Timing, now: float
+) -> None:
     """Count and log a request that has an answer.
 
     :param now: monotonic seconds.
     """
-    _count(answer.status, spent.backend)
-    RECENT.answered(claim, answer.status, request.path, _reason(answer.status, spent))
-    own = max(0.0, now - spent.started - spent.waited - spent.asked)
+    _count(answer.status, timing.backend)
+    RECENT.answered(claim, answer.status, request.path, _reason(answer.status, timing))
+    own = max(0.0, now - timing.started - timing.waited - timing.asked)
     metrics.REQUEST_SECONDS.observe(own)
-    _count_asked(spent)
+    _count_asked(timing)
     if LOG.isEnabledFor(logging.DEBUG):
         tell(
             claim,
             Told(request.method, request.path, answer.status, len(answer.body)),
-            seconds=now - spent.started,
-            spent=spent,
+            seconds=now - timing.started,
+            timing=timing,
         )
 
 
@@ -91,7 +93,7 @@ class Told:
     """Bytes of the answer."""
 
 
-def tell(claim: Claim, told: Told, *, seconds: float, spent: Spent) -> None:
+def tell(claim: Claim, told: Told, *, seconds: float, timing: Timing) -> None:
     """Log an answered request at DEBUG.
 
     :param seconds: from the request to its answer.
@@ -105,18 +107,18 @@ def tell(claim: Claim, told: Told, *, seconds: float, spent: Spent) -> None:
         told.status,
         told.size,
         seconds * 1000,
-        spent.asked * 1000,
-        spent.backend,
-        spent.waited * 1000,
+        timing.asked * 1000,
+        timing.backend,
+        timing.waited * 1000,
     )
 
 
-def unanswered(claim: Claim, request: GuestRequest, reason: str, spent: Spent) -> None:
+def unanswered(claim: Claim, request: GuestRequest, reason: str, timing: Timing) -> None:
     """Count and log a request that is ended by closing its connection without an answer."""
-    _count_asked(spent)
+    _count_asked(timing)
     if reason == OUT_OF_TIME:
         # A request that is closed because the guest changed is not one of the present guest.
-        RECENT.answered(claim, CLOSED, request.path, spent.reason or REASONS[reason])
+        RECENT.answered(claim, CLOSED, request.path, timing.reason or REASONS[reason])
     LOG.debug(
         "%s %s %s %s: closed without an answer (%s)",
         claim.identity.port_name,
@@ -174,18 +176,18 @@ def refuse(reason: metrics.Refused) -> None:
     metrics.REFUSED.labels(reason).inc()
 
 
-def _reason(status: int, spent: Spent) -> str:
-    if spent.reason:
-        return spent.reason
-    if status == 503 and spent.backend == OURSELVES:
+def _reason(status: int, timing: Timing) -> str:
+    if timing.reason:
+        return timing.reason
+    if status == 503 and timing.backend == OURSELVES:
         return REASONS[OUT_OF_TIME]
-    return f"{spent.backend} answered {status}" if status >= 400 else ""
+    return f"{timing.backend} answered {status}" if status >= 400 else ""
 
 
 def _count(status: int, backend: metrics.Answerer) -> None:
     _requests(CLASSES.get(status // 100, "5xx"), backend).inc()
 
 
-def _count_asked(spent: Spent) -> None:
-    if spent.backend != OURSELVES:
-        _backend_seconds(spent.backend).observe(spent.asked)
+def _count_asked(timing: Timing) -> None:
+    if timing.backend != OURSELVES:
+        _backend_seconds(timing.backend).observe(timing.asked)

@@ -2,6 +2,8 @@
 
 The guest is identified when its connection is accepted. The registry checks the claim again before
 the backend is queried and before a byte of the answer leaves.
+
+Each request takes the same way: limit, admission, body, turn, tokens, backend.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from dfmeta import metrics
@@ -22,7 +25,7 @@ from dfmeta.http.service import HttpService, RefusalThrottle
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy import access
-from dfmeta.proxy.access import Spent
+from dfmeta.proxy.access import Timing
 from dfmeta.proxy.attachments import Attachments, is_ours
 from dfmeta.proxy.attachments import answer as attachment_answer
 from dfmeta.proxy.claims import Claims
@@ -33,13 +36,46 @@ from dfmeta.runtime import clock, threads
 from dfmeta.runtime.throttle import Complaints
 from dfmeta.store.guest.requests import split_path
 
-HOLD_POLL = 0.1
-DOUBT_POLL = 0.01
-"""Seconds between two checks whether the project is known (HOLD_POLL) or a doubt about an ofport
+PROJECT_POLL: Final = 0.1
+DOUBT_POLL: Final = 0.01
+"""Seconds between two checks whether the project is known (PROJECT_POLL) or a doubt about an ofport
 has ended (DOUBT_POLL). Such a doubt ends with OVSDB's next answer, within milliseconds while OVSDB
 answers."""
+ADMIN: Final = frozenset(
+    {"metrics", "version", "ports", "service", "haproxy", "probe", "options", "names"}
+)
+ADMIN_TREES: Final = frozenset({"healthz", "device-metadata", "device-userdata", "records"})
+"""First segments of the admin listener's paths: alone, or with others behind them."""
+_GUESTS: Final = (["metadata"], ["userdata"])
+"""Paths of guests below ``/api/v1``, whose others are the admin listener's."""
 
 T = TypeVar("T")
+
+
+class Backend(Protocol):
+    """Answers guests' requests."""
+
+    name: metrics.Backend
+    """Name in metrics and logs."""
+
+    def open(
+        self,
+        request: GuestRequest,
+        identity: Identity,
+        *,
+        deadline: float,
+        goes_on: Callable[[str | None], bool],
+    ) -> View:
+        """Look up *identity* once for *request*, and read no more than the request needs.
+
+        :param request: the guest's request. Trust: every part comes from the guest.
+        :param deadline: monotonic seconds until which the backend may wait for other hosts and for
+            the database, the answer included.
+        :param goes_on: whether the request is to be answered, given :attr:`View.http_tokens`. A
+            backend in another process then sends the answer along with the view.
+        :raises BackendError: when the lookup fails. The request must not go on.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +90,47 @@ class Settings:
     http_tokens: TokenMode = TokenMode.OPTIONAL
     http_tokens_of: Mapping[str, TokenMode] = field(default_factory=dict)
     """Instance id in lower case → its mode, which overrides the record's and ``http_tokens``."""
+
+
+class _Pending:
+    """A request on its way, and where its time went."""
+
+    __slots__ = ("claim", "exchange", "for_attachments", "request", "timing")
+
+    def __init__(self, exchange: Exchange[Claim]) -> None:
+        self.exchange = exchange
+        self.claim, self.request = exchange.claim, exchange.request
+        self.for_attachments = is_ours(exchange.request.path)
+        """Whether it is for the API of attachments, which has limits and methods of its own."""
+        self.timing = Timing(clock.now())
+
+    def read_body(self) -> None:
+        """Read the body; its time is added to the deadline.
+
+        :raises BadRequestError, OSError: see :meth:`~dfmeta.http.exchange.Exchange.whole`.
+        """
+        before = self.exchange.deadline
+        self.exchange = self.exchange.whole()
+        self.request = self.exchange.request
+        self.timing.waited += self.exchange.deadline - before
+
+    def wait_for_slot(self) -> bool:
+        """Wait for a slot among the requests of the port; return whether there was one in time."""
+        begun = clock.now()
+        acquired = self.exchange.acquire(self.exchange.deadline)
+        self.timing.waited += clock.now() - begun
+        return acquired
+
+    def wait_until(self, is_true: Callable[[], bool], *, poll: float) -> bool:
+        """Wait for a condition; return whether it became true before the deadline.
+
+        :param poll: seconds between two checks.
+        """
+        begun = clock.now()
+        while not (result := is_true()) and clock.now() < self.exchange.deadline:
+            threads.sleep(poll)
+        self.timing.waited += clock.now() - begun
+        return result
 
 
 class Application:
@@ -97,70 +174,70 @@ class Application:
 
         :raises Abandoned: when the connection is to be closed without an answer.
         """
-        claim, request = exchange.claim, exchange.request
-        deadline, echoed = exchange.deadline, self._echo()
-        spent = Spent(clock.now())
+        echoed, pending = self._echo(), _Pending(exchange)
         try:
-            ours = is_ours(request.path)
-            answer = self._guard(
-                exchange,
-                spent,
-                lambda: (
-                    self._limit(claim, spent, own=ours and not is_listing(request))
-                    or self._refuse(request, spent, ours)
-                ),
-            )
-            if answer is None and ours:
-                self._await_certainty(claim, deadline, spent)
-                answer = attachment_answer(
-                    self._attachments, exchange, lambda ask: self._guard(exchange, spent, ask)
-                )
-            elif answer is None:
-                # The body of a refused request is not read.
-                whole = exchange.whole()
-                deadline = whole.deadline
-                spent.waited += deadline - exchange.deadline
-                answer = self._guard(whole, spent, lambda: self._ask(whole, spent))
-            if not echoed(deadline):
+            answer = self._respond(pending)
+            if not echoed(pending.exchange.deadline):
                 raise Abandoned("timeout")
-            self._await_certainty(claim, deadline, spent)
-            if not self._registry.holds(claim):
+            self._await_certainty(pending)
+            if not self._registry.holds(exchange.claim):
                 raise Abandoned("changed")
         except Abandoned as abandoned:
-            access.unanswered(claim, request, abandoned.reason, spent)
+            access.unanswered(exchange.claim, exchange.request, abandoned.reason, pending.timing)
             raise
-        access.answered(claim, request, answer, spent, clock.now())
+        access.answered(exchange.claim, exchange.request, answer, pending.timing, clock.now())
         return answer
 
-    def _await_certainty(self, claim: Claim, deadline: float, spent: Spent) -> None:
+    def report_fault(self, claim: Claim, status: int, remark: str) -> str:
+        """Log an answer of the backend that shows a fault, and return the reason of the failure.
+
+        haproxy passes such answers on as well.
+
+        :param remark: see :attr:`~dfmeta.model.Answer.remark`; empty: there is no fault.
+        """
+        if not remark:
+            return ""
+        fault = f"answered {status}"
+        self._complain(claim, f"status {status}", fault, remark)
+        return _in_words(f"{self._backend.name} {fault}", remark)
+
+    def _respond(self, pending: _Pending) -> Answer:
+        answer = self._guard(pending, lambda: self._limit(pending) or self._refuse(pending))
+        if answer is not None:
+            # The body of a refused request is not read.
+            return answer
+        if pending.for_attachments:
+            self._await_certainty(pending)
+            guard = partial(self._guard, pending)
+            return attachment_answer(self._attachments, pending.exchange, guard)
+        pending.read_body()
+        return self._guard(pending, lambda: self._ask(pending))
+
+    def _await_certainty(self, pending: _Pending) -> None:
         """Wait while the ofport of the guest's port is in doubt.
 
         In doubt, another guest may have the port. So this is called before the backend is queried
         and before the answer leaves, each time after every other wait.
 
-        :param deadline: monotonic seconds.
-        :raises Abandoned: when the doubt lasts until *deadline*.
+        :raises Abandoned: when the doubt lasts until the deadline.
         """
         self._heed()
-        if self._registry.certain(claim.caller):
+        caller = pending.claim.caller
+        if self._registry.certain(caller):
             return
-        begun = clock.now()
         metrics.HELD_REQUESTS.labels("number").inc()
-        while not self._registry.certain(claim.caller):
-            if clock.now() >= deadline:
-                raise Abandoned("timeout")
-            threads.sleep(DOUBT_POLL)
-        spent.waited += clock.now() - begun
+        if not pending.wait_until(lambda: self._registry.certain(caller), poll=DOUBT_POLL):
+            raise Abandoned("timeout")
 
-    def _guard(self, exchange: Exchange[Claim], spent: Spent, ask: Callable[[], T]) -> T | Answer:
-        """Return the result of *ask*, or an error answer if it fails."""
+    def _guard(self, pending: _Pending, step: Callable[[], T]) -> T | Answer:
+        """Return the result of *step*, or an error answer if it fails."""
         try:
-            return ask()
+            return step()
         except BackendError as error:
-            spent.reason = _in_words(str(error.cause), error.remedy)
-            return self._failed(exchange, error)
+            pending.timing.reason = _in_words(str(error.cause), error.remedy)
+            return self._failed(pending, error)
         except Exception as error:
-            claim = exchange.claim
+            claim = pending.claim
             # A defect of dfmeta must cost only this request; the guest learns nothing about it.
             self._complaints.about(
                 claim.caller,
@@ -172,20 +249,24 @@ class Application:
                 level=logging.ERROR,
                 exc_info=True,
             )
-            spent.reason = REASONS["defect"]
+            pending.timing.reason = REASONS["defect"]
             return _text(500)
 
     # Without the backend
 
-    def _limit(self, claim: Claim, spent: Spent, *, own: bool) -> Answer | None:
-        if own and self._attachments is not None and self._attachments.allows(claim):
+    def _limit(self, pending: _Pending) -> Answer | None:
+        claim = pending.claim
+        if (
+            pending.for_attachments
+            and not is_listing(pending.request)
+            and self._attachments is not None
+            and self._attachments.allows(claim)
+        ):
             # The API has limits of its own: a VM that starts many containers would use up those of
             # its metadata.
             return None
         verdict = self._rates.ask(claim.caller, claim.address.ip.version)
         if verdict.refuse:
-            access.refuse("rate")
-            spent.reason = REASONS["rate"]
             self._complaints.about(
                 claim.caller,
                 "rate",
@@ -194,31 +275,27 @@ class Application:
                 claim.identity.port_name,
                 claim.identity.instance_id,
             )
-            return _text(429, ("Retry-After", str(verdict.retry_after)))
+            return _refusal(pending, "rate", 429, ("Retry-After", str(verdict.retry_after)))
         if verdict.delay:
             metrics.DELAYED_REQUESTS.inc()
             threads.sleep(verdict.delay)
-            spent.waited += verdict.delay
+            pending.timing.waited += verdict.delay
         return None
 
-    def _refuse(self, request: GuestRequest, spent: Spent, ours: bool) -> Answer | None:
+    def _refuse(self, pending: _Pending) -> Answer | None:
+        request = pending.request
         segments = split_path(request.path)
         if segments is None or is_admins(segments):
             # An invalid path names nothing, even where Nova would resolve it.
             return _text(404)
         if self._settings.refuse_forwarded and passed_on(request):
-            access.refuse("forwarded")
-            spent.reason = REASONS["forwarded"]
-            return _text(403)
-        if ours:
+            return _refusal(pending, "forwarded", 403)
+        if pending.for_attachments:
             return None
         if is_token_path(request.path):
-            if request.method != "PUT" or not passed_on(request):
-                return None
-            # For every guest, whether tokens are enabled or not.
-            access.refuse("token")
-            spent.reason = REASONS["token"]
-            return _text(403)
+            # A forwarded one is refused for every guest, whether tokens are enabled or not.
+            forwarded = request.method == "PUT" and passed_on(request)
+            return _refusal(pending, "token", 403) if forwarded else None
         allowed = ("GET", "HEAD", "POST") if takes_post(segments) else ("GET", "HEAD")
         if request.method in allowed:
             return None
@@ -227,119 +304,105 @@ class Application:
 
     # The backend
 
-    def _ask(self, exchange: Exchange[Claim], spent: Spent) -> Answer:
-        claim, request, deadline = exchange.claim, exchange.request, exchange.deadline
-        identity = self._registry.current(claim)
-        if identity is not None and _is_unnamed(claim):
+    def _ask(self, pending: _Pending) -> Answer:
+        identity = self._current(pending)
+        if _is_unnamed(pending.claim):
             return _text(404)
-        if identity is not None and self._lacks_project(identity):
-            identity = self._await_project(claim, deadline, spent)
-            if identity is not None and self._lacks_project(identity):
-                return self._out_of_time(request)
-        if identity is None:
-            raise Abandoned("changed")
-        begun = clock.now()
-        there = exchange.acquire(deadline)
-        spent.waited += clock.now() - begun
-        if not there:
-            return self._out_of_time(request)
-        return self._forward(exchange, spent)
+        if self._lacks_project(identity) and not self._await_project(pending):
+            return self._out_of_time(pending)
+        if not pending.wait_for_slot():
+            return self._out_of_time(pending)
+        self._await_certainty(pending)
+        return self._forward(pending, self._current(pending))
 
-    def _forward(self, exchange: Exchange[Claim], spent: Spent) -> Answer:
-        claim, request, deadline = exchange.claim, exchange.request, exchange.deadline
-        self._await_certainty(claim, deadline, spent)
-        identity = self._registry.current(claim)
+    def _current(self, pending: _Pending) -> Identity:
+        """Return the present identity of the guest.
+
+        :raises Abandoned: when its claim does not hold any more.
+        """
+        identity = self._registry.current(pending.claim)
         if identity is None:
             raise Abandoned("changed")
+        return identity
+
+    def _forward(self, pending: _Pending, identity: Identity) -> Answer:
+        request, timing = pending.request, pending.timing
         begun = clock.now()
         # Set before the call, so that a failure counts as the backend's.
-        spent.backend = self._backend.name
+        timing.backend = self._backend.name
         try:
             view = self._backend.open(
                 request,
                 identity,
-                deadline=deadline,
-                goes_on=lambda said: self._shake_hands(said, request, identity) is None,
+                deadline=pending.exchange.deadline,
+                goes_on=lambda mode: self._shake_hands(mode, request, identity) is None,
             )
             refusal = self._shake_hands(view.http_tokens, request, identity)
             answer = view.answer() if refusal is None else refusal
         finally:
-            spent.asked += clock.now() - begun
+            timing.asked += clock.now() - begun
+        if not answer.known:
+            timing.reason = REASONS["absent"]
+        elif refusal is None:
+            timing.reason = self.report_fault(pending.claim, answer.status, answer.remark)
+        elif refusal.status == 503:
+            timing.reason = REASONS["key"]
+        elif refusal.status >= 400:
+            access.refuse("token")
+            timing.reason = REASONS["token"]
         if refusal is not None:
-            spent.backend = access.OURSELVES
-            if not refusal.known:
-                spent.reason = REASONS["absent"]
-            elif refusal.status == 503:
-                spent.reason = REASONS["key"]
-            elif refusal.status >= 400:
-                access.refuse("token")
-                spent.reason = REASONS["token"]
-            return refusal
-        spent.reason = self.remark(claim, answer.status) if answer.known else REASONS["absent"]
+            timing.backend = access.OURSELVES
         return answer
 
-    def remark(self, claim: Claim, status: int) -> str:
-        """Log an answer of the backend if its status indicates a fault, and return the reason.
-
-        Empty if it indicates none. haproxy passes such answers on as well.
-        """
-        remark = self._backend.remark(status)
-        if not remark:
-            return ""
-        said = f"answered {status}"
-        self._complain(claim, f"status {status}", said, remark)
-        return _in_words(f"{self._backend.name} {said}", remark)
-
     def _shake_hands(
-        self, said: str | None, request: GuestRequest, identity: Identity
+        self, record_mode: str | None, request: GuestRequest, identity: Identity
     ) -> Answer | None:
         """Return the answer of EC2's token handshake; None: the request goes on to the backend.
 
-        :param said: token mode from the backend, see :attr:`~dfmeta.model.View.http_tokens`.
+        :param record_mode: see :attr:`~dfmeta.model.View.http_tokens`.
         """
         mode = self._settings.http_tokens
-        if said is None:
+        if record_mode is None:
             # A PUT on any other path was refused before.
             if request.method == "PUT":
                 return replace(_text(404), known=False)
         else:
-            own = self._settings.http_tokens_of.get(identity.instance_id.lower())
-            mode = own or (TokenMode(said) if said else mode)
+            override = self._settings.http_tokens_of.get(identity.instance_id.lower())
+            mode = override or (TokenMode(record_mode) if record_mode else mode)
         return handshake(request, identity, mode, self._tokens)
 
-    def _await_project(self, claim: Claim, deadline: float, spent: Spent) -> Identity | None:
-        begun = clock.now()
+    def _await_project(self, pending: _Pending) -> bool:
+        """Wait until the project is known; return whether it is.
+
+        :raises Abandoned: when the guest has changed meanwhile.
+        """
         metrics.HELD_REQUESTS.labels("project").inc()
-        identity = self._registry.current(claim)
-        while identity is not None and self._lacks_project(identity):
-            if clock.now() >= deadline:
-                self._complain(
-                    claim,
-                    "project",
-                    "cannot be queried, the project of the instance is not known",
-                    "See `dfmeta ports` for the values that identity_sources give for the port",
-                )
-                break
-            threads.sleep(HOLD_POLL)
-            identity = self._registry.current(claim)
-        spent.waited += clock.now() - begun
-        if identity is not None and self._lacks_project(identity):
-            spent.reason = REASONS["project"]
-        return identity
+        if pending.wait_until(
+            lambda: not self._lacks_project(self._current(pending)), poll=PROJECT_POLL
+        ):
+            return True
+        self._complain(
+            pending.claim,
+            "project",
+            "cannot be queried, the project of the instance is not known",
+            "See `dfmeta ports` for the values that identity_sources give for the port",
+        )
+        pending.timing.reason = REASONS["project"]
+        return False
 
     def _lacks_project(self, identity: Identity) -> bool:
         # The backend checks an unverified instance id against the project.
         return (self._settings.needs_project or identity.unverified) and not identity.project_id
 
-    def _failed(self, exchange: Exchange[Claim], error: BackendError) -> Answer:
+    def _failed(self, pending: _Pending, error: BackendError) -> Answer:
         # The remedy is part of the kind: another remedy within the minute is logged as well.
         kind = f"{type(error).__name__}: {error.remedy}"
-        self._complain(exchange.claim, kind, str(error.cause), error.remedy)
-        if exchange.request.method == "POST" and isinstance(error, BackendTimeoutError):
+        self._complain(pending.claim, kind, str(error.cause), error.remedy)
+        if pending.request.method == "POST" and isinstance(error, BackendTimeoutError):
             return _text(504)
         if isinstance(error, BackendUpstreamError):
             return _text(502)
-        return self._out_of_time(exchange.request)
+        return self._out_of_time(pending)
 
     def _complain(self, claim: Claim, kind: str, cause: str, remedy: str) -> None:
         self._complaints.about(
@@ -352,9 +415,9 @@ class Application:
             _in_words(cause, remedy),
         )
 
-    def _out_of_time(self, request: GuestRequest) -> Answer:
+    def _out_of_time(self, pending: _Pending) -> Answer:
         how = self._settings.timeout_answer
-        retried = is_versions(split_path(request.path) or ())
+        retried = is_versions(split_path(pending.request.path) or ())
         if how == "close" or (how == "auto" and retried):
             raise Abandoned("timeout")
         return _text(503, ("Retry-After", "2"))
@@ -366,20 +429,29 @@ class Application:
         RECENT.forget(endpoint)
 
 
-def _is_unnamed(claim: Claim) -> bool:
-    """Return whether the guest is a subport without an instance: no backend has data for it.
+def is_admins(segments: Sequence[str]) -> bool:
+    """Return whether a path is the admin listener's: 404 for guests, whatever the backend says."""
+    match segments:
+        case ["api", "v1", *rest]:
+            return rest not in _GUESTS
+        case [name]:
+            return name in ADMIN or name in ADMIN_TREES
+        case [name, *_]:
+            return name in ADMIN_TREES
+    return False
 
-    A client of ``dfmeta-store`` without a record is not an :class:`~dfmeta.model.Endpoint`.
-    """
-    return isinstance(claim.caller, Endpoint) and not claim.identity.instance_id
+
+def takes_post(segments: Sequence[str]) -> bool:
+    """Return whether guests may post to a path: their password."""
+    match segments:
+        case ["openstack", _, "password"]:
+            return True
+    return False
 
 
-def _text(status: int, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, f"{status} {phrase(status)}\n".encode(), headers=headers)
-
-
-def _in_words(cause: str, remedy: str) -> str:
-    return f"{cause}. {remedy}" if remedy else cause
+def is_versions(segments: Sequence[str]) -> bool:
+    """Return whether a path is below a version of ``/openstack``, or that itself."""
+    return len(segments) > 1 and segments[0] == "openstack"
 
 
 def guest_service(
@@ -413,70 +485,26 @@ def guest_server(
     return HttpServer(listeners, claims, service, device=device)
 
 
-ADMIN: Final = frozenset(
-    {"metrics", "version", "ports", "service", "haproxy", "probe", "options", "names"}
-)
-ADMIN_TREES: Final = frozenset({"healthz", "device-metadata", "device-userdata", "records"})
-"""First segments of the admin listener's paths: alone, or with others behind them."""
-_GUESTS: Final = (["metadata"], ["userdata"])
-"""Paths of guests below ``/api/v1``, whose others are the admin listener's."""
+def _is_unnamed(claim: Claim) -> bool:
+    """Return whether the guest is a subport without an instance: no backend has data for it.
+
+    A client of ``dfmeta-store`` without a record is not an :class:`~dfmeta.model.Endpoint`.
+    """
+    return isinstance(claim.caller, Endpoint) and not claim.identity.instance_id
 
 
-def is_admins(segments: Sequence[str]) -> bool:
-    """Return whether a path is the admin listener's: 404 for guests, whatever the backend says."""
-    match segments:
-        case ["api", "v1", *rest]:
-            return rest not in _GUESTS
-        case [name]:
-            return name in ADMIN or name in ADMIN_TREES
-        case [name, *_]:
-            return name in ADMIN_TREES
-    return False
+def _refusal(
+    pending: _Pending, reason: metrics.Refused, status: int, *headers: tuple[str, str]
+) -> Answer:
+    """Count a refusal and return its answer."""
+    access.refuse(reason)
+    pending.timing.reason = REASONS[reason]
+    return _text(status, *headers)
 
 
-def takes_post(segments: Sequence[str]) -> bool:
-    """Return whether guests may post to a path: their password."""
-    match segments:
-        case ["openstack", _, "password"]:
-            return True
-    return False
+def _text(status: int, *headers: tuple[str, str]) -> Answer:
+    return Answer(status, f"{status} {phrase(status)}\n".encode(), headers=headers)
 
 
-def is_versions(segments: Sequence[str]) -> bool:
-    """Return whether a path is below a version of ``/openstack``, or that itself."""
-    return len(segments) > 1 and segments[0] == "openstack"
-
-
-class Backend(Protocol):
-    """Answers guests' requests."""
-
-    name: metrics.Backend
-    """Name in metrics and logs."""
-
-    def open(
-        self,
-        request: GuestRequest,
-        identity: Identity,
-        *,
-        deadline: float,
-        goes_on: Callable[[str | None], bool],
-    ) -> View:
-        """Look up *identity* once for *request*, and read no more than the request needs.
-
-        :param request: the guest's request. Trust: every part comes from the guest.
-        :param deadline: monotonic seconds until which the backend may wait for other hosts and for
-            the database, the answer included.
-        :param goes_on: whether the request is to be answered, given :attr:`View.http_tokens`. A
-            backend in another process then sends the answer along with the view.
-        :raises BackendError: when the lookup fails. The request must not go on.
-        """
-        ...
-
-    def remark(self, status: int) -> str:
-        """Return a sentence for the operator if an answer with *status* shows a fault of the host
-        or the backend.
-
-        It names the things to check; the guest gets the answer unchanged. Empty without such a
-        fault.
-        """
-        ...
+def _in_words(cause: str, remedy: str) -> str:
+    return f"{cause}. {remedy}" if remedy else cause

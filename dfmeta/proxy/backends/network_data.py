@@ -216,10 +216,6 @@ class Completing:
         view = self.backend.open(whole(request), identity, deadline=deadline, goes_on=goes_on)
         return View(view.http_tokens, lambda: completed(view.answer(), vlans, request))
 
-    def remark(self, status: int) -> str:
-        """See :class:`~dfmeta.proxy.application.Backend`."""
-        return self.backend.remark(status)
-
 
 def of(registry: Registry, identity: Identity) -> list[Vlan]:
     """Return the VLANs of an instance: the subports of all its ports, with their MACs.

@@ -163,13 +163,6 @@ class NovaBackend:
         del goes_on
         return View("", lambda: self.answer(request, identity, deadline=deadline))
 
-    def remark(self, status: int) -> str:
-        """Return the checks for a status that indicates a fault.
-
-        See :class:`~dfmeta.proxy.application.Backend`.
-        """
-        return _FAILED if status >= 500 else _REMARKS.get(status, "")
-
     def close(self) -> None:
         """Close the persistent connections."""
         for server in self._servers:
@@ -251,6 +244,11 @@ class NovaBackend:
         return BackendTimeoutError(backend=self.name, cause=cause, remedy=READ_LOG)
 
 
+def explain_status(status: int) -> str:
+    """Return what an operator has to check if a status of Nova indicates a fault; else nothing."""
+    return _FAILED if status >= 500 else _REMARKS.get(status, "")
+
+
 def _send(server: PooledServer, request: HttpRequest, of: _NovaRequest) -> HttpResponse:
     if of.once:
         # A kept connection may end during the request, and it would be unknown whether the server
@@ -291,4 +289,5 @@ def _answer(response: HttpResponse, *, head: bool) -> Answer:
         response.body,
         content_type=response.header("content-type"),
         headers=tuple(headers),
+        remark=explain_status(response.status),
     )

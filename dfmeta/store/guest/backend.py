@@ -121,11 +121,6 @@ class StoreBackend:
             usable = self._usable(identity, record)
         return self._view(request, identity, usable, lambda: usable)
 
-    def remark(self, status: int) -> str:
-        """Return an empty string: an answer of this host's store is not a sign of a fault."""
-        del status
-        return ""
-
     def _view(
         self,
         request: GuestRequest,

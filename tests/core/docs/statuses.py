@@ -11,11 +11,16 @@ from pathlib import PurePosixPath
 
 from tests.core.docs.sources import parsed
 
-ANSWERING: Mapping[str, int | str] = {"_text": 0, "Answer": 0, "BadRequestError": "status"}
+ANSWERING: Mapping[str, int | str] = {
+    "_text": 0,
+    "_refusal": 2,
+    "Answer": 0,
+    "BadRequestError": "status",
+}
 """What makes an answer → where its status stands."""
 PASSED_ON = {
     # What Nova says.
-    "backend.py: response.status",
+    "nova.py: response.status",
     # What the daemon's backend says to a worker.
     "pipe.py: message['status']",
     # What its callers say, who are looked at.

@@ -55,8 +55,8 @@ def test_page_has_the_line_that_is_logged(caplog: pytest.LogCaptureFixture) -> N
     claim = registry.claim(IN_PORT.key_of(here, 0))
     assert claim is not None
     request = GuestRequest("GET", "/latest/meta-data/")
-    spent = access.Spent(1.0, asked=0.012, backend="nova")
+    timing = access.Timing(1.0, asked=0.012, backend="nova")
     with caplog.at_level(logging.DEBUG):
-        access.answered(claim, request, Answer(200, bytes(214)), spent, 1.0125)
+        access.answered(claim, request, Answer(200, bytes(214)), timing, 1.0125)
     (line,) = caplog.messages
     assert f"\n    {line.replace(INSTANCE, '6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10')}\n" in PAGE

@@ -45,7 +45,6 @@ class FakeBackend:
         self.reply: Answer | Exception = Answer(200, b"hello", "text/x")
         self.meanwhile: Callable[[], object] = lambda: None
         self.tokens: str | None = ""
-        self.remarks = ""
 
     def open(
         self,
@@ -69,9 +68,6 @@ class FakeBackend:
     def say(self, identity: Identity) -> str | None:
         del identity
         return self.tokens
-
-    def remark(self, status: int) -> str:
-        return self.remarks
 
 
 class Given:
@@ -550,10 +546,9 @@ def test_a_guest_above_its_rate_is_delayed_and_then_refused() -> None:
 def test_each_kind_of_error_is_logged_once_with_its_remedy(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.backend.remarks = "Mend it"
     for reply in (
         BackendUnreachableError(backend="fake", cause="it is away", remedy="Start it"),
-        Answer(403, b"no"),
+        Answer(403, b"no", remark="Mend it"),
         BackendUnreachableError(backend="fake", cause="it is elsewhere", remedy="Look for it"),
     ):
         world.backend.reply = reply
@@ -584,17 +579,18 @@ def failures(world: World) -> list[Failure]:
 
 def test_a_port_shows_how_its_guest_failed_and_why() -> None:
     odd = BackendError(backend="fake", cause="it is odd", remedy="Mend it")
-    for reply, remark, status, reason in (
-        (AWAY, "", 503, "it is away"),
-        (odd, "", 503, "it is odd. Mend it"),
-        (Answer(403), "secrets differ", 403, "fake answered 403. secrets differ"),
-        (Answer(429), "", 429, "fake answered 429"),
-        (Answer(404), "", 404, REASONS["document"]),
-        (Answer(404, known=False), "", 404, REASONS["absent"]),
-        (RuntimeError("a secret"), "", 500, REASONS["defect"]),
+    wrong = Answer(403, remark="secrets differ")
+    for reply, status, reason in (
+        (AWAY, 503, "it is away"),
+        (odd, 503, "it is odd. Mend it"),
+        (wrong, 403, "fake answered 403. secrets differ"),
+        (Answer(429), 429, "fake answered 429"),
+        (Answer(404), 404, REASONS["document"]),
+        (Answer(404, known=False), 404, REASONS["absent"]),
+        (RuntimeError("a secret"), 500, REASONS["defect"]),
     ):
         world = World(timeout_answer="503")
-        world.backend.reply, world.backend.remarks = reply, remark
+        world.backend.reply = reply
         assert world.ask("/openstack/latest/<b>?a=secret").status == status
         failure = failures(world)[0]
         assert (failure.status, failure.path, failure.reason) == (status, "openstack", reason)

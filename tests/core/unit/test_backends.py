@@ -48,7 +48,6 @@ def test_the_store_is_the_default_backend(load: Load, tmp_path: Path) -> None:
     request = GuestRequest("GET", "/nothing")
     view = backend.open(request, IDENTITY, deadline=0.0, goes_on=lambda _tokens: True)
     assert view.answer().status == 404
-    assert backend.remark(500) == ""
 
 
 def test_network_data_is_completed_unless_the_option_is_off(load: Load, tmp_path: Path) -> None:

@@ -342,6 +342,7 @@ def test_an_id_that_cannot_stand_in_a_header_is_not_sent(upstream: Upstream, bac
 
 
 def test_status_of_a_fault_comes_with_a_remark(backend: Any, upstream: Upstream) -> None:
+    nova_backend = backend(upstream)
     for status, words in (
         (403, "metadata_proxy_shared_secret differs from [neutron]"),
         (400, "nova_metadata_protocol and nova_client_cert"),
@@ -349,7 +350,8 @@ def test_status_of_a_fault_comes_with_a_remark(backend: Any, upstream: Upstream)
         (200, ""),
         (404, ""),
     ):
-        remark = backend(upstream).remark(status)
+        saying(upstream, answering(f"{status} x"))
+        remark = ask(nova_backend, get()).remark
         assert words in remark, status
         assert bool(remark) is bool(words), status
 

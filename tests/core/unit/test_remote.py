@@ -59,9 +59,6 @@ class Store:
         assert isinstance(self.reply, Answer)
         return self.reply
 
-    def remark(self, status: int) -> str:
-        return ""
-
 
 class World:
     def __init__(self) -> None:

@@ -102,9 +102,6 @@ class Inner:
         self.asked.append(request)
         return View("optional", lambda: Answer(200, BODY))
 
-    def remark(self, answer: Answer) -> str:
-        return f"remark on {answer.status}"
-
 
 class World:
     def __init__(self, *vlans: Vlan) -> None:

@@ -20,7 +20,7 @@ from dfmeta.identity.registry import Claim, Registry
 from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy import access
-from dfmeta.proxy.access import Spent, Told
+from dfmeta.proxy.access import Timing, Told
 from dfmeta.proxy.engines.haproxy.config import (
     DAEMON,
     FORGET,
@@ -78,7 +78,7 @@ _OWN: Final = "P"
 class Counts:
     """Reads the counters of haproxy's processes, and its lines about requests.
 
-    :param remark: see :meth:`~dfmeta.proxy.application.Application.remark`.
+    :param remark: see :meth:`~dfmeta.proxy.application.Application.report_fault`.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Counts:
             claim,
             Told(method, path, int(found[2]), size),
             seconds=total / 1000,
-            spent=Spent(0.0, waited / 1000, asked / 1000, "nova"),
+            timing=Timing(0.0, waited / 1000, asked / 1000, "nova"),
         )
 
     def read(self, pid: int, runtime: Runtime) -> None:

@@ -64,10 +64,6 @@ class RemoteStore:
         reply = self._ask(question, max(max(patience, 0.0) + PATIENCE, STORE_PATIENCE))
         return View(reply["http_tokens"], lambda: answer_of(reply))
 
-    def remark(self, status: int) -> str:
-        """Return no remark; see :class:`~dfmeta.proxy.application.Backend`."""
-        return ""
-
     def _ask(self, question: Message, timeout: float) -> Message:
         reply = self._pipe.ask(question, timeout)
         if reply is None:

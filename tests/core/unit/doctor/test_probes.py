@@ -35,7 +35,7 @@ from dfmeta.ovsdb.vswitchd import (
     management_socket,
     run_folder,
 )
-from dfmeta.proxy.backends.nova import ask as ask_module
+from dfmeta.proxy.backends import nova_requests
 from dfmeta.proxy.backends.nova_requests import NovaFact, NovaSettings, Question, ask_nova, signed
 from dfmeta.runtime import clock
 from tests.core.unit.doctor.values import INSTANCE, PORT
@@ -251,7 +251,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
     """Asks a server that gives each connection in turn one of the answers; None: it says nothing,
     and the connection stays open."""
     monkeypatch.setattr(http_client, "socket", green_socket)
-    monkeypatch.setattr(ask_module, "ssl", green_ssl)
+    monkeypatch.setattr(nova_requests, "ssl", green_ssl)
     threads: list[Any] = []
 
     def run(*answers: bytes | None, seconds: float = 30.0) -> tuple[NovaFact, list[bytes]]:
