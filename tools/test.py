@@ -112,6 +112,7 @@ def lint(outcome: Outcome) -> None:
     outcome.check("pages", ["sphinx-build", *pages, ".cache/pages"])
     typed = ["dfmeta", "tests/harness", "tests/host/selftest", "tests/soak/real"]
     programs = [str(path) for path in sorted((ROOT / "tools").glob("*.py"))]
+    programs.append(str(ROOT / "tools/dfmeta-cni-zip"))
     options = ["--no-error-summary", "--explicit-package-bases"]
     outcome.check("mypy", ["mypy", *options, *typed, "tests/conftest.py", *programs])
 

@@ -33,7 +33,9 @@ from dfmeta.flows.pipeline import (
     Stage,
 )
 from dfmeta.flows.service import Tap
-from dfmeta.guest import cni, snippet, tag_devices
+from dfmeta.guest import snippet, tag_devices
+from dfmeta.guest.cni import VERSIONS, cnm, host_api
+from dfmeta.guest.cni.cni import UNDO_PATIENCE
 from dfmeta.host import device, ipv6, netlink
 from dfmeta.http import connection
 from dfmeta.http.limits import BACKLOG, CROWDED
@@ -176,14 +178,13 @@ def _devices() -> Iterable[str]:
 
 
 def _dfmeta_cni() -> Iterable[str]:
-    *most, last = cni.VERSIONS
+    *most, last = VERSIONS
     yield f"versions {', '.join(most)} and {last}"
     yield from (f"``{verb}``" for verb in ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"))
-    yield from (f"``{place}``" for place in (cni.DOCKER, cni.STATE))
-    yield f"labels of the attachment, at most {cni.MAX_LABELS}"
-    yield f"takes {cni.STATUS_PATIENCE} at most"
-    yield f"up to {cni.UNDO_PATIENCE} more"
-    assert Path(cni.__file__).read_text(encoding="utf-8").startswith("#!/usr/bin/python3 -IS\n")
+    yield from (f"``{place}``" for place in (cnm.DOCKER, cnm.STATE))
+    yield f"labels of the attachment, at most {host_api.MAX_LABELS}"
+    yield f"takes {host_api.STATUS_PATIENCE} at most"
+    yield f"up to {UNDO_PATIENCE} more"
     yield "needs Python 3.8 or later at ``/usr/bin/python3``"
 
 

@@ -4,12 +4,12 @@ import json
 import re
 from pathlib import Path
 
-from dfmeta.guest import cni
+from dfmeta.guest.cni import Code, host_api
 from tests.core.docs.page import rows, sections
 from tests.harness.netns import ROOT
 
 PAGE = (ROOT / "doc/source/dfmeta-cni.rst").read_text(encoding="utf-8")
-SOURCE = Path(cni.__file__).read_text(encoding="utf-8")
+SOURCE = Path(host_api.__file__).read_text(encoding="utf-8")
 LISTS = [
     json.loads(text)
     for text in re.findall(r"^\.\. code-block:: json\n\n((?:   .*\n)+)", PAGE, re.MULTILINE)
@@ -44,13 +44,13 @@ def test_each_key_is_on_the_page_with_its_default() -> None:
     keys |= set(re.findall(r'config\.get\("(\w+)", ', SOURCE)) - {"cniVersion"}
     listed = table("Network configuration")
     assert listed.keys() == keys - {"name"}
-    assert cni.ENDPOINT in listed["endpoint"][0]
-    assert cni.DATABASE in listed["db"][0]
-    assert listed["timeout"][0].strip() == str(cni.PATIENCE)
+    assert host_api.ENDPOINT in listed["endpoint"][0]
+    assert host_api.DATABASE in listed["db"][0]
+    assert listed["timeout"][0].strip() == str(host_api.PATIENCE)
 
 
 def test_each_code_is_on_the_page() -> None:
-    assert [(name, getattr(cni, name)) for name, _code in CODES] == [*CODES]
+    assert [(name, getattr(Code, name)) for name, _code in CODES] == [*CODES]
     assert set(table("Errors")) == {str(code) for _name, code in CODES}
 
 

@@ -1,7 +1,6 @@
 """What the pages say of programs should hold of the programs themselves, and of Neutron's."""
 
 import json
-import shutil
 import signal
 import socket
 import subprocess
@@ -9,9 +8,10 @@ import sys
 from pathlib import Path
 
 from dfmeta.conf.daemons import EVERY, READS, STORE
-from dfmeta.guest import cni
+from dfmeta.guest.cni import Code
 from tests.core.docs.test_cni_doc import LISTS
 from tests.core.docs.test_migrate import KNOWN, rows
+from tests.harness import cni_file
 from tests.harness.netns import ROOT
 from tests.harness.poll import wait_for
 from tests.host.neutron.agent import PYTHON
@@ -48,8 +48,7 @@ def test_dfmeta_store_reads_the_options_that_the_page_lists(tmp_path: Path) -> N
 
 def test_example_of_a_network_is_accepted_by_the_installed_file(tmp_path: Path) -> None:
     program = tmp_path / "dfmeta-cni"
-    shutil.copy(cni.__file__, program)
-    program.chmod(0o755)
+    cni_file.pack(program)
     for listed in LISTS:
         (plugin,) = listed["plugins"]
         assert plugin["type"] == program.name
@@ -64,7 +63,7 @@ def test_example_of_a_network_is_accepted_by_the_installed_file(tmp_path: Path) 
             capture_output=True,
             check=False,
         )
-        assert json.loads(done.stdout)["code"] == cni.UNAVAILABLE
+        assert json.loads(done.stdout)["code"] == Code.UNAVAILABLE
 
 
 def test_table_has_every_option_of_neutron_and_each_default_that_differs() -> None:

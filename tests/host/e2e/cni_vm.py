@@ -1,15 +1,12 @@
 """VMs with Open vSwitch in them, and the calls of a runtime for their containers."""
 
 import contextlib
-import functools
 import json
-import py_compile
 import subprocess
 import sys
 from typing import Any
 
-from dfmeta.guest import cni
-from tests.harness import netns
+from tests.harness import cni_file, netns
 from tests.harness.closing import Closing
 from tests.harness.netns import Namespace
 from tests.harness.ovs import OpenvSwitch
@@ -19,12 +16,9 @@ PARENT_MAC = "fa:16:3e:0a:00:01"
 BRIDGE, TRUNK, NETWORK = "gbr", "tbr", "nbr"
 
 
-@functools.cache
 def command() -> list[str]:
-    """Return that of the plugin, compiled once: to compile it takes half of each start."""
-    compiled = netns.temporary_folder("cni") / "cni.pyc"
-    py_compile.compile(cni.__file__, str(compiled), doraise=True)
-    return [sys.executable, "-I", "-S", str(compiled)]
+    """Return that of the plugin."""
+    return [sys.executable, "-I", "-S", str(cni_file.packed())]
 
 
 class Runtime(Closing):

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from dfmeta.guest import cni
+from dfmeta.guest.cni import VERSIONS, Code, cnm, host_api
+from dfmeta.guest.cni import cni as verbs
+from tests.harness import cni_file
 from tests.harness.netns import Namespace, spawn, tx_off
 from tests.harness.poll import wait_for
 from tests.harness.program import Program
@@ -92,7 +94,7 @@ def test_the_body_has_what_the_runtime_said(vm: Vm, netns: Namespace) -> None:
     status, result = vm.call("ADD", "c1", path(netns), runtimeConfig=runtime)
     assert status == 0, result
     (body,) = [body for body in vm.service.bodies if body]
-    assert body.pop("boot_id") == cni._content(cni.BOOT_ID) != ""
+    assert body.pop("boot_id") == Path(host_api.BOOT_ID).read_text(encoding="ascii").strip()
     assert body == {
         "network": "pods",
         "owner": "cluster",
@@ -113,7 +115,7 @@ def test_the_result_has_the_form_of_the_version(vm: Vm, netns: Namespace) -> Non
         "routes": [{"dst": "192.0.2.0/24"}],
         "dns": {},
     }
-    for version in cni.VERSIONS:
+    for version in VERSIONS:
         status, result = vm.call("ADD", "c1", path(netns), cniVersion=version, prevResult=before)
         assert (status, result["cniVersion"]) == (0, version), result
         assert [item["name"] for item in result["interfaces"]][:2] == ["lo", "eth0"], version
@@ -170,7 +172,7 @@ def test_routes_can_be_left_out(vm: Vm, netns: Namespace) -> None:
     # A second device with the same routes.
     assert vm.call("ADD", "c1", path(netns), ifname="eth1")[0] == 0
     status, error = vm.call("ADD", "c1", path(netns), ifname="eth2")
-    assert (status, error["code"]) == (1, cni.CONFIGURATION)
+    assert (status, error["code"]) == (1, Code.CONFIGURATION)
     assert "metadataRoute" in error["details"]
     assert "eth2" not in netns.ip("link show")
     assert {ifname for _c, ifname in vm.service.attachments} == {"eth0", "eth1"}
@@ -194,7 +196,7 @@ def test_a_vid_that_another_port_has_is_avoided_three_times(vm: Vm, netns: Names
             vm.switch.vsctl("add-port", BRIDGE, port, *tag, "type=internal")
             status, answer = vm.call("ADD", "c1", path(netns))
             if number == len(busy):
-                assert (status, answer["code"]) == (1, cni.LATER)
+                assert (status, answer["code"]) == (1, Code.LATER)
                 assert vm.service.attachments == {}
                 return
             assert vm.service.attachments["c1", "eth0"]["vid"] == vid + 1, answer
@@ -206,25 +208,25 @@ def test_a_vid_that_another_port_has_is_avoided_three_times(vm: Vm, netns: Names
 
 
 FAILED: tuple[tuple[dict[str, object], int, str], ...] = (
-    ({"network": "wide"}, cni.MTU, "9000"),
-    ({"bridge": "missing"}, cni.CONFIGURATION, "missing"),
-    ({"db": "unix:/nothing"}, cni.IO, "/nothing"),
-    ({"endpoint": "169.254.169.254:81", "timeout": 1}, cni.LATER, "away"),
+    ({"network": "wide"}, Code.MTU, "9000"),
+    ({"bridge": "missing"}, Code.CONFIGURATION, "missing"),
+    ({"db": "unix:/nothing"}, Code.IO, "/nothing"),
+    ({"endpoint": "169.254.169.254:81", "timeout": 1}, Code.LATER, "away"),
 )
 """Keys of a configuration → the code of the error, and a word of it."""
 REFUSALS = {
-    400: cni.CONFIGURATION,
-    404: cni.REFUSED,
-    409: cni.CONFLICT,
-    429: cni.LATER,
-    507: cni.EXHAUSTED,
+    400: Code.CONFIGURATION,
+    404: Code.REFUSED,
+    409: Code.CONFLICT,
+    429: Code.LATER,
+    507: Code.EXHAUSTED,
 }
 """Status of the host → the code of the error."""
 GARBAGE = (
     b"SSH-2.0-x\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n",
     b"HTTP/1.1 200 OK\r\n\r\ntoken",
-    b"x" * (cni.MAX_HEAD + 70000),
+    b"x" * (host_api.MAX_HEAD + 70000),
 )
 WRONG: tuple[dict[str, object], ...] = (
     {"vid": 4095},
@@ -254,12 +256,12 @@ def test_an_add_that_fails_has_its_code_and_leaves_nothing(vm: Vm, netns: Namesp
     for raw in GARBAGE:
         vm.service.faults.append(sends(raw))
         status, error = vm.call("ADD", "c1", path(netns))
-        assert (status, error["code"]) == (1, cni.DECODE), raw[:80]
+        assert (status, error["code"]) == (1, Code.DECODE), raw[:80]
     for change in WRONG:
         item = {"vid": 100, "mac": PARENT_MAC, "ips": [{"address": "10.0.0.1/8"}], **change}
         vm.service.faults.extend([gives_token, says(201, item)])
         status, error = vm.call("ADD", "c1", path(netns))
-        assert (status, error["code"]) == (1, cni.DECODE), change
+        assert (status, error["code"]) == (1, Code.DECODE), change
         # What cannot be used is given back.
         given_back = ("DELETE", "/dfmeta/v1/attachments/c1/eth0?link=gone")
         assert vm.service.requests[-1] == given_back, change
@@ -268,7 +270,7 @@ def test_an_add_that_fails_has_its_code_and_leaves_nothing(vm: Vm, netns: Namesp
     requests = len(vm.service.requests)
     netns.ip("link add eth0 type veth peer name other")
     status, error = vm.call("ADD", "c1", path(netns))
-    assert (status, error["code"]) == (1, cni.ENVIRONMENT)
+    assert (status, error["code"]) == (1, Code.ENVIRONMENT)
     assert len(vm.service.requests) == requests, "the host is not asked in vain"
     assert "eth0" in netns.ip("link show")
 
@@ -324,11 +326,11 @@ def test_a_busy_or_failing_service_is_asked_again(vm: Vm, netns: Namespace) -> N
 def test_a_host_that_is_away_is_code_11(vm: Vm, netns: Namespace) -> None:
     away = {"endpoint": "[::1]:1", "timeout": 1}
     result = {"interfaces": [{"name": "eth0", "sandbox": "x", "mac": PARENT_MAC}]}
-    assert vm.call("DEL", "c1", path(netns), **away)[1]["code"] == cni.LATER
-    assert vm.call("CHECK", "c1", path(netns), prevResult=result, **away)[1]["code"] == cni.LATER
+    assert vm.call("DEL", "c1", path(netns), **away)[1]["code"] == Code.LATER
+    assert vm.call("CHECK", "c1", path(netns), prevResult=result, **away)[1]["code"] == Code.LATER
     lists = {"cni.dev/valid-attachments": []}
-    assert vm.call("GC", **lists, **away)[1]["code"] == cni.LATER
-    assert vm.call("STATUS", **away)[1]["code"] == cni.UNAVAILABLE
+    assert vm.call("GC", **lists, **away)[1]["code"] == Code.LATER
+    assert vm.call("STATUS", **away)[1]["code"] == Code.UNAVAILABLE
 
 
 def test_check_names_each_difference(vm: Vm, netns: Namespace) -> None:
@@ -338,37 +340,37 @@ def test_check_names_each_difference(vm: Vm, netns: Namespace) -> None:
         _status, error = vm.call("CHECK", "c1", path(netns), prevResult=result)
         return error["code"], error["msg"]
 
-    port = cni.outer_name("c1", "eth0")
+    port = verbs.outer_name("c1", "eth0")
     vm.switch.vsctl("set", "Port", port, "tag=7")
-    assert code() == (cni.DIFFERENT, "the port in Open vSwitch is not in VLAN 100")
+    assert code() == (Code.DIFFERENT, "the port in Open vSwitch is not in VLAN 100")
     vm.switch.vsctl("set", "Port", port, "tag=100")
     vm.inside.ip(f"link set {port} down")
-    assert code() == (cni.DIFFERENT, f"the VM's end {port} of eth0 is gone or down")
+    assert code() == (Code.DIFFERENT, f"the VM's end {port} of eth0 is gone or down")
     vm.inside.ip(f"link set {port} up")
     routes = netns.ip("route show").splitlines()
     for route in routes:
         if "scope link" not in route or "169.254" in route:
             netns.ip(f"route del {route}")
-            assert code()[0] == cni.DIFFERENT, route
+            assert code()[0] == Code.DIFFERENT, route
             netns.ip(f"route add {route}")
     assert vm.call("CHECK", "c1", path(netns), prevResult=result) == (0, None)
     netns.ip("addr flush dev eth0")
-    assert code() == (cni.DIFFERENT, "the container has not the address '10.20.0.100/16'")
+    assert code() == (Code.DIFFERENT, "the container has not the address '10.20.0.100/16'")
     netns.ip("link set eth0 down")
-    assert code() == (cni.DIFFERENT, "eth0 is down")
+    assert code() == (Code.DIFFERENT, "eth0 is down")
     netns.ip("link set eth0 up")
     netns.ip("link set eth0 address 02:00:00:00:00:09")
-    assert code()[0] == cni.DIFFERENT
+    assert code()[0] == Code.DIFFERENT
     netns.ip("link del eth0")
-    assert code() == (cni.DIFFERENT, "there is no device eth0")
-    assert vm.call("CHECK", "c1", "/run/netns/no", prevResult=result)[1]["code"] == cni.ENVIRONMENT
-    assert vm.call("CHECK", "c1", path(netns))[1]["code"] == cni.CONFIGURATION
+    assert code() == (Code.DIFFERENT, "there is no device eth0")
+    assert vm.call("CHECK", "c1", "/run/netns/no", prevResult=result)[1]["code"] == Code.ENVIRONMENT
+    assert vm.call("CHECK", "c1", path(netns))[1]["code"] == Code.CONFIGURATION
     attachment = vm.service.attachments["c1", "eth0"]
     for state in ("wanted", "made"):
         attachment["state"] = state
-        assert code()[0] == cni.LATER, state
+        assert code()[0] == Code.LATER, state
     vm.call("DEL", "c1")
-    assert code()[0] == cni.UNKNOWN
+    assert code()[0] == Code.UNKNOWN
 
 
 def test_gc_removes_what_no_list_names(vm: Vm) -> None:
@@ -384,24 +386,24 @@ def test_gc_removes_what_no_list_names(vm: Vm) -> None:
         assert len(vm.service.attachments) == 2
         assert vm.call("GC", **lists) == (0, None)
         assert list(vm.service.attachments) == [("c1", "eth0")]
-        assert vm.traces()[0] == [cni.outer_name("c1", "eth0")]
+        assert vm.traces()[0] == [verbs.outer_name("c1", "eth0")]
         # The older key alone counts as well.
         assert vm.call("GC", **{"cni.dev/attachments": listed}) == (0, None)
         assert list(vm.service.attachments) == [("c1", "eth0")]
         wrong = {"cni.dev/valid-attachments": [{"containerID": 1}]}
-        assert vm.call("GC", **wrong)[1]["code"] == cni.CONFIGURATION
+        assert vm.call("GC", **wrong)[1]["code"] == Code.CONFIGURATION
         vm.call("DEL", "c1")
 
 
 def test_status(vm: Vm) -> None:
     assert vm.call("STATUS") == (0, None)
-    assert vm.call("STATUS", network="unknown")[1]["code"] == cni.UNAVAILABLE
+    assert vm.call("STATUS", network="unknown")[1]["code"] == Code.UNAVAILABLE
     vm.service.free = 0
-    assert vm.call("STATUS")[1]["code"] == cni.SHORT
+    assert vm.call("STATUS")[1]["code"] == Code.SHORT
     vm.service.ready = False
-    assert vm.call("STATUS")[1]["code"] == cni.UNAVAILABLE
+    assert vm.call("STATUS")[1]["code"] == Code.UNAVAILABLE
     vm.service.faults.append(says(404, None))
-    assert vm.call("STATUS")[1]["code"] == cni.UNAVAILABLE
+    assert vm.call("STATUS")[1]["code"] == Code.UNAVAILABLE
     # Attachments are no longer allowed, and a container has to end all the same.
     vm.service.faults.append(says(404, {"error": "not_found", "message": "x"}))
     assert vm.call("DEL", "c1") == (0, None)
@@ -422,10 +424,10 @@ class Driver(Program):
 
     def __init__(self, vm: Vm, folder: Path) -> None:
         self.path = folder / "plugins" / "dfmeta.sock"
-        code = "import sys; sys.path.insert(0, sys.argv[1]); import cni;"
-        code += "server = cni.listen(*sys.argv[2:]); print('begun', flush=True);"
+        code = "import sys; sys.path.insert(0, sys.argv[1]); from dfmeta.guest.cni import cnm;"
+        code += "server = cnm.listen(*sys.argv[2:]); print('begun', flush=True);"
         code += "server.serve_forever()"
-        arguments = [str(Path(cni.__file__).parent), str(self.path), str(folder / "state")]
+        arguments = [str(cni_file.packed()), str(self.path), str(folder / "state")]
         rights = ["setpriv", "--bounding-set", "-sys_admin"]
         command = [*rights, sys.executable, "-I", "-S", "-c", code, *arguments]
         process = vm.inside.spawn(command, stdout=subprocess.PIPE)
@@ -468,7 +470,7 @@ def test_dockerd_gets_a_device_and_its_routes(vm: Vm, tmp_path: Path) -> None:
         assert "inet " not in shown
         assert joined == {
             "Gateway": "10.20.255.254",
-            "StaticRoutes": [{"Destination": cni.METADATA, "RouteType": 1, "NextHop": ""}],
+            "StaticRoutes": [{"Destination": verbs.METADATA, "RouteType": 1, "NextHop": ""}],
             "DisableGatewayService": True,
         }
         for name in ("ProgramExternalConnectivity", "EndpointOperInfo", "Leave"):
@@ -513,14 +515,15 @@ def test_endpoints_that_dockerd_has_forgotten_are_deleted(vm: Vm, tmp_path: Path
 
 
 def test_the_driver_ends_at_sigterm_as_the_first_process_of_a_container() -> None:
-    plugin = ["mount -t tmpfs none /run", f"exec {sys.executable} -IS {cni.__file__} --docker"]
+    file = cni_file.packed()
+    plugin = ["mount -t tmpfs none /run", f"exec {sys.executable} -IS {file} --docker"]
     shell = ["sh", "-euc", "\n".join(plugin)]
     unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
     container = spawn([*unshare, *shell])
     try:
         children = Path(f"/proc/{container.pid}/task/{container.pid}/children")
         (first,) = wait_for(lambda: children.read_text(encoding="ascii").split(), "the shell")
-        wait_for(Path(f"/proc/{first}/root{cni.DOCKER}").exists, "the driver to listen")
+        wait_for(Path(f"/proc/{first}/root{cnm.DOCKER}").exists, "the driver to listen")
         os.kill(int(first), signal.SIGTERM)
         assert container.wait() == 0
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dfmeta.flows.pipeline import Layout, Stage
-from dfmeta.guest import cni
+from dfmeta.guest.cni import Code
 from dfmeta.model import TAP_MAC
 from tests.core.flows import frames
 from tests.harness.agent import Agent
@@ -213,6 +213,6 @@ def test_gc_removes_the_containers_of_a_runtime_that_crashed(
         assert kept.call("CHECK", prevResult=kept.result) == (0, None)
         assert kept.call("DEL") == (0, None)
         assert "eth0" not in kept.ip("link show")
-        assert kept.call("CHECK", prevResult=kept.result)[1]["code"] == cni.UNKNOWN
+        assert kept.call("CHECK", prevResult=kept.result)[1]["code"] == Code.UNKNOWN
         assert kept.call("DEL") == (0, None)
     wait_for(lambda: not ends(host), "the ports to go")

@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from dfmeta.guest import cni, snippet, tag_devices
+from tests.harness import cni_file
 from tests.harness.other_store import Asked, Last, OtherStore, reply
 from tests.harness.poll import DEADLINE
 
 
 def test_the_file_of_the_cni_plugin_alone_is_a_program(tmp_path: Path) -> None:
     program = tmp_path / "dfmeta-cni"
-    shutil.copy(cni.__file__, program)
-    program.chmod(0o755)
+    cni_file.pack(program)
+    assert program.read_bytes() == cni_file.packed().read_bytes()
+    assert program.read_bytes().startswith(b"#!/usr/bin/python3 -IS\n")
     environ = {"CNI_COMMAND": "VERSION"}
     done = subprocess.run([program], input=b"", env=environ, capture_output=True, check=True)
     assert json.loads(done.stdout)["supportedVersions"] == [*cni.VERSIONS]
@@ -31,12 +32,14 @@ def test_the_file_of_the_cni_plugin_alone_is_a_program(tmp_path: Path) -> None:
 
 
 def test_version_and_status_of_the_cni_plugin_import_little() -> None:
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import cni; "
-        "print(sorted({'socket', 'ctypes', 'hashlib', 'typing', 'http'} & sys.modules.keys()))"
-    )
-    command = [sys.executable, "-I", "-S", "-c", program, os.path.dirname(cni.__file__)]
-    assert subprocess.run(command, capture_output=True, check=True).stdout == b"[]\n"
+    module, few = "dfmeta.guest.cni", {"ctypes", "hashlib", "typing", "http"}
+    for name, avoided in ((module, few | {"socket"}), (f"{module}.host_api", few)):
+        program = (
+            f"import sys; sys.path.insert(0, sys.argv[1]); import {name}; "
+            f"print(sorted({avoided} & sys.modules.keys()))"
+        )
+        command = [sys.executable, "-I", "-S", "-c", program, str(cni_file.packed())]
+        assert subprocess.run(command, capture_output=True, check=True).stdout == b"[]\n"
 
 
 def test_the_script_leaves_the_program_and_runs_it_at_each_boot(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dfmeta.guest import cni
-from tests.harness import netns
+from dfmeta.guest.cni import cnm
+from tests.harness import cni_file, netns
 from tests.harness.closing import Closing
 from tests.harness.guest import METADATA_IP
 from tests.harness.netns import ROOT
@@ -94,7 +94,8 @@ class Runtime(Closing):
         try:
             self._make_root()
             unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-            shell = ["sh", "-euc", self.before + SETUP, str(self.folder), cni.__file__, str(ROOT)]
+            words = map(str, (self.folder, cni_file.packed(), ROOT))
+            shell = ["sh", "-euc", self.before + SETUP, *words]
             outer = ["nsenter", f"--net=/run/netns/{vm.inside.name}"]
             holder = netns.spawn([*outer, *unshare, *shell], stdout=subprocess.PIPE)
             self._stack.callback(holder.wait)
@@ -273,7 +274,7 @@ netavark_plugin_dirs = ["/opt/netavark"]
 
     def _start(self) -> None:
         super()._start()
-        self.run("install", "-D", "-m", "0755", cni.__file__, "/opt/netavark/dfmeta")
+        self.run("install", "-D", "-m", "0755", str(cni_file.packed()), "/opt/netavark/dfmeta")
         self._podman("network", "create", "-d", "dfmeta", *self.network_options(), NETWORK)
 
     def command(self, *words: str) -> list[str]:
@@ -400,7 +401,7 @@ class SwarmNode(Dockerd):
         self.home = self.folder / "home"
         """Where commands are typed."""
         self.home.mkdir()
-        shutil.copy(cni.__file__, self.home / "cni.py")
+        cni_file.pack(self.home / "dfmeta-cni")
         mount = 'mkdir /run/openvswitch; mount --bind "$0" /run/openvswitch'
         self.run("sh", "-euc", mount, str(self.vm.switch.rundir))
         self._serve()
@@ -420,7 +421,7 @@ class SwarmNode(Dockerd):
 
     def kept(self) -> list[str]:
         """Return the names of the files that the driver keeps."""
-        return self.run("ls", cni.STATE).split()
+        return self.run("ls", cnm.STATE).split()
 
     def resolved(self, name: str, host: str) -> set[str]:
         """Return the addresses of a host that Docker's resolver tells a container, if any."""

@@ -2,14 +2,14 @@
 
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from dfmeta.guest import cni, tag_devices
+from dfmeta.guest import tag_devices
 from tests.core.docs import typed
+from tests.harness import cni_file
 from tests.harness.agent import Agent
 from tests.harness.cloudinit import NEWEST, OWN, RECENT, RECENT_WITHOUT_ZONES, Release
 from tests.harness.fixtures import MakeGuest
@@ -179,7 +179,7 @@ def test_the_vendor_data_of_the_page_installs_the_plugin(
     (block,) = (block.text for block in typed.blocks(page) if "vendor-data" in block.text)
     script, command = block.rsplit("\n", 1)
     config = re.findall(r"^\.\. code-block:: json\n\n((?:   .*\n)+)", page, re.MULTILINE)[0]
-    shutil.copy(cni.__file__, tmp_path / "cni.py")
+    file = cni_file.pack(tmp_path / "dfmeta-cni")
     (tmp_path / "10-dfmeta.conflist").write_text(config, encoding="ascii")
     subprocess.run(["sh", "-euc", script], cwd=tmp_path, check=True)
     guest = make_guest(mode.lower())
@@ -193,7 +193,7 @@ def test_the_vendor_data_of_the_page_installs_the_plugin(
     agent.ctl("store", "put", guest.instance_id, "--user-data", str(user_data))
     boot = cloud_init(guest, mode=mode, files=[PROGRAM, LIST, RAN]).finish()
     assert boot.errors == [], boot.output + boot.log
-    assert boot.files[PROGRAM] == Path(cni.__file__).read_text(encoding="utf-8")
+    assert boot.files[PROGRAM] == file.read_bytes().decode(errors="replace")
     assert boot.files[LIST] == config
     # The user's own script runs beside it, after it.
     assert RAN in boot.files

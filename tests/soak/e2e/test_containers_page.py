@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.guest import cni
 from tests.core.docs.typed import page, untyped
-from tests.harness import netns
+from tests.harness import cni_file, netns
 from tests.harness.console import blocks
 from tests.harness.guest import Guest
 from tests.harness.ovs import UNPACKED, OpenvSwitch
@@ -54,7 +53,7 @@ class Vm:
         )
         netns.tx_off(self.inside, guest.device)
         (folder / "bin").mkdir(parents=True)
-        (folder / "cni.py").write_text(Path(cni.__file__).read_text())
+        cni_file.pack(folder / "dfmeta-cni")
         self._script("ovs-vsctl", f'exec {UNPACKED}/usr/bin/ovs-vsctl --db={self.db} "$@"\n')
         (folder / "bin/ping").write_text(PING)
         for path in (folder / "bin").iterdir():

@@ -21,6 +21,7 @@ enabled = True
 subnet = 10.20.0.0/24
 local_vlan = 7
 """
+PLUGIN = "/opt/dfmeta-cni"
 NETWORK = {"name": "cluster", "type": "dfmeta-cni", "network": "pods", "timeout": 120}
 
 
@@ -31,8 +32,7 @@ def cni(node: Node, vm: Guest, verb: str, container: str, **more: Any) -> Any:
         f"CNI_COMMAND={verb} CNI_CONTAINERID={container} CNI_NETNS=/run/netns/{container} "
         "CNI_IFNAME=eth0 CNI_PATH=/opt/cni/bin"
     )
-    plugin = "python3 -IS /srv/dfmeta/dfmeta/guest/cni.py"
-    done = node.run(f"ip netns exec {vm.name} env {variables} {plugin}", stdin=config, check=False)
+    done = node.run(f"ip netns exec {vm.name} env {variables} {PLUGIN}", stdin=config, check=False)
     assert done.returncode == 0, done
     return json.loads(done.stdout) if done.stdout else None
 
@@ -46,6 +46,7 @@ def served(node: Node, vm: Guest) -> None:
 def vms(node: Node) -> Iterator[tuple[Guest, Guest]]:
     """Two VMs with trunks, on a host with attachments."""
     node.run(f"cp -p {CONFIGURATION} {CONFIGURATION}.kept; cat >> {CONFIGURATION}", stdin=OPTIONS)
+    node.run(f"/opt/dfmeta/bin/dfmeta-cni-zip {PLUGIN}")
     node.run("modprobe 8021q; systemctl restart dfmeta-agent.service")
     node.wait_ready()
     both = (VM1, VM2)

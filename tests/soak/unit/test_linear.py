@@ -50,8 +50,9 @@ COMPUTED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Expressions that are known at run time alone, by their source → all that they may be."""
 PASSED_ON: Final[Mapping[str, Set[str]]] = {
-    "guest/cni.py _CONTAINER": {"fullmatch"},
-    "guest/cni.py _IFNAME": {"fullmatch"},
+    "guest/cni/host_api.py CONTAINER": {"fullmatch"},
+    "guest/cni/host_api.py IFNAME": {"fullmatch"},
+    "guest/cni/host_api.py NUMBER": {"fullmatch"},
     "guest/tag_devices.py _SCSI": {"fullmatch"},
     "guest/tag_devices.py _STABLE": {"fullmatch"},
     "guest/tag_devices.py _XEN": {"fullmatch"},

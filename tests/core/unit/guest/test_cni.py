@@ -17,6 +17,10 @@ import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 
 from dfmeta.guest import cni
+from dfmeta.guest.cni import Code, devices, host_api
+from dfmeta.guest.cni import cni as verbs
+from dfmeta.guest.cni.devices import NetworkDevice
+from dfmeta.guest.cni.host_api import AttachmentReply, RuntimeCall
 
 CONFIG = {
     "cniVersion": "1.1.0",
@@ -69,7 +73,7 @@ def test_a_version_that_has_not_the_verb_is_code_1() -> None:
         *(("CHECK", "0.3.0"), ("CHECK", "0.3.1"), ("GC", "1.0.0"), ("STATUS", "1.0.0")),
     ]
     for verb, version in unknown:
-        assert code(verb, {**CONFIG, "cniVersion": version}) == cni.VERSION, (verb, version)
+        assert code(verb, {**CONFIG, "cniVersion": version}) == Code.VERSION, (verb, version)
     for known in cni.VERSIONS:
         # An error has the version of the request.
         assert call("ADD", {**CONFIG, "cniVersion": known})[1]["cniVersion"] == known
@@ -77,15 +81,15 @@ def test_a_version_that_has_not_the_verb_is_code_1() -> None:
 
 def test_a_wrong_verb_or_variable_is_code_4() -> None:
     for verb in ("", "add", "PURGE"):
-        assert code(verb, CONFIG) == cni.ENVIRONMENT, verb
+        assert code(verb, CONFIG) == Code.ENVIRONMENT, verb
     names = (("CNI_CONTAINERID", one) for one in ("", "../x", "x" * 129))
     interfaces = (("CNI_IFNAME", one) for one in ("", "..", "a/b", "x" * 16))
     for name, value in (*names, *interfaces):
         for verb in ("ADD", "DEL", "CHECK"):
-            assert code(verb, CONFIG, env={**ENVIRONMENT, name: value}) == cni.ENVIRONMENT, value
-    assert code("ADD", CONFIG) == cni.ENVIRONMENT, "the namespace is missing"
+            assert code(verb, CONFIG, env={**ENVIRONMENT, name: value}) == Code.ENVIRONMENT, value
+    assert code("ADD", CONFIG) == Code.ENVIRONMENT, "the namespace is missing"
     for verb in ("ADD", "CHECK"):
-        assert code(verb, CONFIG, env={**ENVIRONMENT, "CNI_NETNS": ""}) == cni.ENVIRONMENT
+        assert code(verb, CONFIG, env={**ENVIRONMENT, "CNI_NETNS": ""}) == Code.ENVIRONMENT
 
 
 def test_path_that_is_no_namespace_names_none(tmp_path: Path) -> None:
@@ -93,18 +97,18 @@ def test_path_that_is_no_namespace_names_none(tmp_path: Path) -> None:
     os.mkfifo(fifo)
     file.touch()
     for path in (fifo, file, tmp_path, tmp_path / "none", file / "below"):
-        assert cni.open_netns(str(path)) == -1, path
-    own = cni.open_netns("/proc/self/ns/net")
+        assert devices.open_netns(str(path)) == -1, path
+    own = devices.open_netns("/proc/self/ns/net")
     assert own >= 0
     os.close(own)
 
 
 def test_a_text_that_is_no_object_or_too_large_is_code_6() -> None:
     for raw in (b"", b"{", b"[]", b"\xff", b"[" * 100000, b"9" * 5000):
-        assert code("ADD", raw) == cni.DECODE, raw[:9]
+        assert code("ADD", raw) == Code.DECODE, raw[:9]
     with pytest.raises(cni.CniError) as caught:
         cni.read_config(b" " * (cni.MAX_INPUT + 1))
-    assert caught.value.code == cni.DECODE
+    assert caught.value.code == Code.DECODE
 
 
 WRONG_KEYS: dict[str, tuple[object, ...]] = {
@@ -126,7 +130,7 @@ def test_a_wrong_key_is_code_7_and_named() -> None:
     for name, value in ((name, one) for name, values in WRONG_KEYS.items() for one in values):
         config = {key: text for key, text in {**CONFIG, name: value}.items() if text is not None}
         status, error = call("GC", config)
-        assert (status, error["code"]) == (1, cni.CONFIGURATION), (name, value)
+        assert (status, error["code"]) == (1, Code.CONFIGURATION), (name, value)
         assert (name if value != "ovs" else "bridge") in error["msg"]
 
 
@@ -136,22 +140,22 @@ def test_a_wrong_capability_or_previous_result_is_code_7() -> None:
     results = [[1], {"ips": {"a": 1}}, {"interfaces": [1]}]
     for key, values in (("runtimeConfig", capabilities), ("prevResult", results)):
         for value in values:
-            one = cni.Call("ADD", {**CONFIG, key: value}, dict(ENVIRONMENT))
+            one = RuntimeCall("ADD", {**CONFIG, key: value}, dict(ENVIRONMENT))
             with pytest.raises(cni.CniError) as caught:
                 _ = one.wanted() if key == "runtimeConfig" else one.previous()
-            assert caught.value.code == cni.CONFIGURATION, value
+            assert caught.value.code == Code.CONFIGURATION, value
 
 
 def test_labels_are_few_and_short() -> None:
     pairs = ["IgnoreUnknown=1", "K8S_X", "K8S_BAD=a\nb", "K8S_LONG=" + "x" * 500]
     pairs += [f"K8S_{number}=y" for number in range(50)]
     environ = {**ENVIRONMENT, "CNI_ARGS": ";".join(pairs)}
-    labels = cni.Call("ADD", dict(CONFIG), environ).wanted()["labels"]
-    assert len(labels) == cni.MAX_LABELS
-    assert labels["K8S_LONG"] == "x" * cni.MAX_LABEL
+    labels = RuntimeCall("ADD", dict(CONFIG), environ).wanted()["labels"]
+    assert len(labels) == host_api.MAX_LABELS
+    assert labels["K8S_LONG"] == "x" * host_api.MAX_LABEL
     long = [f"K8S_{number}=" + "y" * 252 for number in range(5)]
     environ = {**ENVIRONMENT, "CNI_ARGS": ";".join([*long, "K8S_LAST=z"])}
-    labels = cni.Call("ADD", dict(CONFIG), environ).wanted()["labels"]
+    labels = RuntimeCall("ADD", dict(CONFIG), environ).wanted()["labels"]
     assert list(labels) == ["K8S_0", "K8S_1", "K8S_2", "K8S_LAST"]
     assert labels.keys().isdisjoint({"IgnoreUnknown", "K8S_X", "K8S_BAD"})
 
@@ -164,7 +168,7 @@ def decoded(message: bytes) -> ifinfmsg:
 
 
 def test_a_vlan_device_is_one_message() -> None:
-    message = decoded(cni.vlan("eth0", MAC, 1450, netns=7, parent=3, vid=4094))
+    message = decoded(devices.vlan("eth0", MAC, 1450, netns=7, parent=3, vid=4094))
     assert message["index"] == 0
     assert message.get_attr("IFLA_IFNAME") == "eth0"
     assert message.get_attr("IFLA_ADDRESS") == MAC
@@ -174,12 +178,12 @@ def test_a_vlan_device_is_one_message() -> None:
     info = message.get_attr("IFLA_LINKINFO")
     assert info.get_attr("IFLA_INFO_KIND") == "vlan"
     assert info.get_attr("IFLA_INFO_DATA").get_attr("IFLA_VLAN_ID") == 4094
-    link = cni.Link(cni.vlan("eth0", MAC, 1450, netns=7, parent=3, vid=4094))
+    link = NetworkDevice(devices.vlan("eth0", MAC, 1450, netns=7, parent=3, vid=4094))
     assert (link.name, link.mac, link.mtu, link.kind, link.vid) == ("eth0", MAC, 1450, "vlan", 4094)
 
 
 def test_a_veth_is_one_message() -> None:
-    message = decoded(cni.veth("eth0", MAC, 1450, netns=7, outer="dfc0"))
+    message = decoded(devices.veth("eth0", MAC, 1450, netns=7, outer="dfc0"))
     assert message.get_attr("IFLA_IFNAME") == "dfc0"
     assert message.get_attr("IFLA_NET_NS_FD") is None
     info = message.get_attr("IFLA_LINKINFO")
@@ -193,39 +197,41 @@ def test_a_veth_is_one_message() -> None:
 class Devices:
     """Stands for the kernel, which has no VLAN devices where tests run."""
 
-    def __init__(self, *links: cni.Link) -> None:
-        self.there = [*links]
+    def __init__(self, *links: NetworkDevice) -> None:
+        self.left = [*links]
 
-    def link(self, name: str) -> cni.Link | None:
-        return next((one for one in self.there if one.name == name), None)
+    def device(self, name: str) -> NetworkDevice | None:
+        return next((one for one in self.left if one.name == name), None)
 
-    def links(self) -> list[cni.Link]:
-        return [*self.there]
+    def devices(self) -> list[NetworkDevice]:
+        return [*self.left]
 
-    def remove(self, link: cni.Link) -> None:
-        self.there.remove(link)
+    def remove(self, link: NetworkDevice) -> None:
+        self.left.remove(link)
 
 
-def vlan(name: str = "eth0", mac: str = MAC, vid: int = 100) -> cni.Link:
-    return cni.Link(cni.vlan(name, mac, 1500, netns=-1, parent=1, vid=vid))
+def vlan(name: str = "eth0", mac: str = MAC, vid: int = 100) -> NetworkDevice:
+    return NetworkDevice(devices.vlan(name, mac, 1500, netns=-1, parent=1, vid=vid))
 
 
 @pytest.fixture
 def removal(monkeypatch: pytest.MonkeyPatch) -> Removal:
     """Remove the device of a deleted attachment; return how many are left, and the namespaces."""
 
-    def remove(link: cni.Link, vid: int, mac: str, *, bare: bool = False) -> tuple[int, list[int]]:
-        devices, entered = Devices(link), list[int]()
+    def remove(
+        link: NetworkDevice, vid: int, mac: str, *, bare: bool = False
+    ) -> tuple[int, list[int]]:
+        kernel, entered = Devices(link), list[int]()
 
         def opened(netns: int) -> Devices:
             entered.append(netns)
-            return devices
+            return kernel
 
-        monkeypatch.setattr(cni, "Netlink", opened)
-        one = cni.Call("DEL", dict(CONFIG), dict(ENVIRONMENT))
+        monkeypatch.setattr(verbs, "Netlink", opened)
+        one = RuntimeCall("DEL", dict(CONFIG), dict(ENVIRONMENT))
         one.bare = bare
-        cni.remove_vlan(one, 3, vid, mac)
-        return len(devices.there), entered
+        verbs.remove_vlan(one, 3, vid, mac)
+        return len(kernel.left), entered
 
     return remove
 
@@ -236,53 +242,55 @@ def test_only_the_attachments_own_vlan_device_is_removed(removal: Removal) -> No
         (vlan(mac="fa:16:3e:00:00:02"), 1),
         (vlan(vid=101), 1),
         (vlan("renamed"), 0),
-        (cni.Link(cni.device() + cni.described("eth0", MAC, 1500)), 1),
+        (NetworkDevice(devices.header() + devices.description("eth0", MAC, 1500)), 1),
     ):
         assert removal(link, 100, MAC)[0] == left, vars(link)
     # Docker's is removed without entering a namespace.
     assert removal(vlan(), 100, MAC, bare=True) == (0, [-1])
     # Without the host's answer, the previous result and the name decide.
     before = {"interfaces": [{"name": "eth0", "sandbox": "/x", "mac": MAC.upper()}]}
-    mac = cni.Call("DEL", {**CONFIG, "prevResult": before}, dict(ENVIRONMENT)).previous_mac()
+    mac = RuntimeCall("DEL", {**CONFIG, "prevResult": before}, dict(ENVIRONMENT)).previous_mac()
     assert [removal(vlan(name), 0, mac)[0] for name in ("eth0", "eth1")] == [0, 1]
 
 
-def answer(**members: object) -> cni.Attachment:
+def answer(**members: object) -> AttachmentReply:
     ips = [{"address": "10.0.0.2/24", "gateway": "10.0.0.1"}]
-    return cni.Attachment({"vid": 100, "mac": MAC, "ips": ips, "parent_mac": MAC, **members})
+    return AttachmentReply({"vid": 100, "mac": MAC, "ips": ips, "parent_mac": MAC, **members})
 
 
-def plain(name: str, kind: str = "") -> cni.Link:
-    message = cni.device() + cni.described(name, MAC, 1500)
-    return cni.Link(message + (cni.kind_of(kind, b"") if kind else b""))
+def plain(name: str, kind: str = "") -> NetworkDevice:
+    message = devices.header() + devices.description(name, MAC, 1500)
+    return NetworkDevice(message + (devices.link_info(kind, b"") if kind else b""))
 
 
 def test_the_parent_has_the_ports_mac_and_is_not_derived() -> None:
-    one = cni.Call("ADD", dict(CONFIG), dict(ENVIRONMENT))
-    devices: Any = Devices(plain("br0", "bridge"), plain("ens3"), vlan("ens3.5"))
-    found = cni.find_parent(devices, one, answer())
-    assert found is not None
-    assert found.name == "ens3"
+    one = RuntimeCall("ADD", dict(CONFIG), dict(ENVIRONMENT))
+    vm: Any = Devices(plain("br0", "bridge"), plain("ens3"), vlan("ens3.5"))
+    parent = verbs.find_parent(vm, one, answer())
+    assert parent is not None
+    assert parent.name == "ens3"
     for several in ((), (plain("ens3"), plain("ens4"))):
-        devices = Devices(*several)
+        vm = Devices(*several)
         with pytest.raises(cni.CniError, match="parent has to be given"):
-            cni.find_parent(devices, one, answer())
+            verbs.find_parent(vm, one, answer())
 
 
 def test_routes_of_an_answer_are_taken_once() -> None:
-    one = cni.Call("ADD", dict(CONFIG), dict(ENVIRONMENT))
+    one = RuntimeCall("ADD", dict(CONFIG), dict(ENVIRONMENT))
     routes = [
         {"dst": "0.0.0.0/0", "gw": "10.0.0.1"},
         {"dst": "192.0.2.0/24", "gw": "10.0.0.9"},
         {"dst": "169.254.169.254/32", "gw": "10.0.0.1"},
     ]
-    assert cni.routes_of(one, answer(routes=routes)) == [
+    assert verbs.routes_of(one, answer(routes=routes)) == [
         ("169.254.169.254/32", ""),
         ("0.0.0.0/0", "10.0.0.1"),
         ("192.0.2.0/24", "10.0.0.9"),
     ]
-    less = cni.Call("ADD", {**CONFIG, "defaultRoute": False, "metadataRoute": False}, ENVIRONMENT)
-    assert cni.routes_of(less, answer()) == []
+    less = RuntimeCall(
+        "ADD", {**CONFIG, "defaultRoute": False, "metadataRoute": False}, ENVIRONMENT
+    )
+    assert verbs.routes_of(less, answer()) == []
 
 
 NETWORK: dict[str, Any] = {
@@ -342,5 +350,5 @@ def test_netavark_gets_one_error_for_input_that_it_cannot_use(tmp_path: Path) ->
 
 
 def test_the_oldest_python_parses_the_program() -> None:
-    source = Path(cni.__file__).read_text(encoding="utf-8")
-    assert ast.parse(source, feature_version=(3, 8))
+    for path in Path(cni.__file__).parent.glob("*.py"):
+        assert ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
