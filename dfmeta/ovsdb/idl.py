@@ -8,22 +8,14 @@ program has used a name: it must read the rows itself.
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from dfmeta.errors import DfmetaError, OvsdbError
-from dfmeta.ovsdb.message_parser import MessageParser
-from dfmeta.ovsdb.poller import Poller
+from dfmeta.ovsdb.jsonrpc import TIMEOUT, Message, Poller, RefusedError, call, details, prepare, why
 
 # isort: split
-import ovs.json
 from ovs.db.idl import Idl, SchemaHelper, Transaction
-from ovs.jsonrpc import Connection, Message
-from ovs.stream import Stream
 
 from dfmeta.runtime import clock
 
@@ -33,18 +25,12 @@ Act = Callable[[Any, Any], T]
 Columns = Mapping[str, Sequence[str]]
 """Table → the columns that are read."""
 
-TIMEOUT: Final = 5.0
-"""Seconds for a request: a daemon that hangs accepts a connection and never answers."""
 TRIES: Final = 20
 PAUSE: Final = 0.05
 """Seconds to wait for the rows that a try has not seen."""
 _DATABASE: Final = "Open_vSwitch"
 _NAME_TAKEN: Final = '"constraint violation"'
 """Part of the error for a name that another row has."""
-
-
-class RefusedError(Exception):
-    """The daemon answered with an error; the text is the daemon's own."""
 
 
 class Ovsdb(Protocol):
@@ -96,7 +82,7 @@ def transact(idl: Any, act: Act[T], *, seconds: float = TIMEOUT) -> T:
         if status in (txn.UNCHANGED, txn.SUCCESS):
             return result
         if status != txn.TRY_AGAIN and _NAME_TAKEN not in txn.get_error():
-            raise RefusedError(_details(txn.get_error()))
+            raise RefusedError(details(txn.get_error()))
         _await_change(idl, seqno, deadline)
     raise RefusedError(f"another program changes the same rows all the time ({status})")
 
@@ -140,45 +126,6 @@ def reconfigure(idl: Any, _txn: Any) -> None:
     (root,) = idl.tables["Open_vSwitch"].rows.values()
     root.verify("next_cfg")
     root.next_cfg += 1
-
-
-def call(target: str, method: str, params: Sequence[Any], *, seconds: float = TIMEOUT) -> Any:
-    """Call *method* of a daemon of Open vSwitch once, and return its result.
-
-    :param target: ``unix:PATH`` or ``tcp:HOST:PORT``.
-    :param seconds: for the whole call.
-    :raises OSError: if there is no answer, or not in time.
-    :raises RefusedError: if the answer is an error.
-    """
-    deadline = clock.now() + seconds
-    error, stream = Stream.open_block(Stream.open(target), round(1000 * seconds))
-    if error:
-        raise OSError(error, os.strerror(error))
-    connection, request = Connection(stream), Message.create_request(method, list(params))
-    try:
-        error = connection.send(request)
-        while not error:
-            _parse_fast(connection)
-            error, reply = connection.recv()
-            if error == errno.EAGAIN:
-                error = _block(connection, deadline)
-            elif not error and _answers(reply, request):
-                break
-    finally:
-        connection.close()
-    if error:
-        closed = "it closed the connection"
-        raise ConnectionError(error, os.strerror(error) if error > 0 else closed)
-    if reply.type == reply.T_ERROR:
-        raise RefusedError(_text(reply.error))
-    return reply.result
-
-
-def why(error: Exception) -> str:
-    """Return the cause of *error*, raised by this module, in a few words."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def loaded(remote: str, columns: Columns, *, seconds: float = TIMEOUT) -> Noticing:
@@ -244,43 +191,6 @@ def _wait(idl: Any, condition: Callable[[], bool], deadline: float) -> bool:
         poller.block()
 
 
-def _answers(reply: Any, request: Any) -> bool:
-    return reply.id == request.id and reply.type in (reply.T_REPLY, reply.T_ERROR)
-
-
-def _block(connection: Any, deadline: float) -> int:
-    """Wait for the next message, and return 0."""
-    left = deadline - clock.now()
-    if left <= 0:
-        raise TimeoutError
-    connection.run()
-    poller = Poller()
-    connection.wait(poller)
-    connection.recv_wait(poller)
-    poller.timer_wait(max(1, round(1000 * left)))
-    poller.block()
-    return 0
-
-
-def _details(error: str) -> str:
-    """Return the text of a transaction's error, which may be JSON."""
-    with contextlib.suppress(ValueError):
-        return _text(json.loads(error))
-    return error
-
-
-def _text(error: Any) -> str:
-    if isinstance(error, dict):
-        return str(error.get("details") or error.get("error") or error)
-    return str(error).strip()
-
-
-def _parse_fast(connection: Any) -> None:
-    """Have the next message parsed by the standard library, unless the package has an extension."""
-    if connection.parser is None and ovs.json.PARSER == ovs.json.PARSER_PY:
-        connection.parser = MessageParser()
-
-
 class Noticing(Idl):  # type: ignore[misc]  # the IDL has no types
     """An IDL that records changed rows and sends echoes."""
 
@@ -322,7 +232,7 @@ class Noticing(Idl):  # type: ignore[misc]  # the IDL has no types
 
     def _receive(self) -> Any:
         if self._session.rpc is not None:
-            _parse_fast(self._session.rpc)
+            prepare(self._session.rpc)
         message = self._next_message()
         if (
             self._echo is not None

@@ -86,7 +86,7 @@ class Vswitchd:
 
     def _ask(self, method: str, *params: str) -> str:
         # Imported only where it is needed: commands that ask the daemon alone need no OVSDB.
-        from dfmeta.ovsdb.idl import RefusedError, call, why
+        from dfmeta.ovsdb.jsonrpc import RefusedError, call, why
 
         path = control_socket(self._folder)
         try:

@@ -18,8 +18,8 @@ from dfmeta.model import MetaIds, MetaNames
 from dfmeta.ovsdb import idl as ovsdb_idl
 from dfmeta.ovsdb import meta_writer
 from dfmeta.ovsdb.bridge_reader import BridgeReader, Update
-from dfmeta.ovsdb.idl import Act, Columns, Noticing, schema_helper, transact, why
-from dfmeta.ovsdb.poller import POLLIN, Poller
+from dfmeta.ovsdb.idl import Act, Columns, Noticing, schema_helper, transact
+from dfmeta.ovsdb.jsonrpc import POLLIN, Poller, why
 from dfmeta.runtime import hub, threads
 from dfmeta.runtime.hub import Bell
 from dfmeta.runtime.threads import original

@@ -25,7 +25,7 @@ from dfmeta.doctor.services import _of_nova, real_guests
 from dfmeta.errors import OvsdbError
 from dfmeta.http import client as http_client
 from dfmeta.model import HttpHost, PortState
-from dfmeta.ovsdb.idl import RefusedError, call, why
+from dfmeta.ovsdb.jsonrpc import RefusedError, call, why
 from dfmeta.ovsdb.rows import ControllerRow
 from dfmeta.ovsdb.snapshot import read_snapshot, snapshot_of
 from dfmeta.ovsdb.vswitchd import (

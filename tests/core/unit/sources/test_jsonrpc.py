@@ -1,5 +1,6 @@
 """OVSDB's messages should be the same as with the parser of ovs, wherever the texts are cut."""
 
+import errno
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,7 @@ import ovs.json
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dfmeta.ovsdb.message_parser import DEPTH_MAX, MessageParser
+from dfmeta.ovsdb.jsonrpc import DEPTH_MAX, Connection, MessageParser, prepare
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(),
@@ -70,3 +71,33 @@ def test_a_message_that_does_not_end_is_an_error_at_the_end() -> None:
         assert parser.feed(text) == len(text)
         assert not parser.is_done()
         assert parser.finish() == "unexpected end of input"
+
+
+class CutStream:
+    """A stream of ovs that gives its bytes in pieces, each followed by EAGAIN."""
+
+    name = "unix:db.sock"
+
+    def __init__(self, data: bytes, size: int) -> None:
+        pieces = (data[at : at + size] for at in range(0, len(data), size))
+        waits = (errno.EAGAIN, b"")
+        self._answers = [answer for piece in pieces for answer in (waits, (0, piece))]
+
+    def recv(self, _size: int) -> tuple[int, bytes]:
+        return self._answers.pop(0) if self._answers else (errno.EAGAIN, b"")
+
+
+@given(st.text(min_size=1), st.integers(1, 9))
+def test_a_character_may_come_in_two_readings(text: str, size: int) -> None:
+    messages = [{"id": None, "method": text, "params": [text]} for _ in range(3)]
+    data = "".join(json.dumps(one, ensure_ascii=False) for one in messages)
+    stream = CutStream(data.encode(), size)
+    connection = Connection(stream)
+    methods = []
+    while len(methods) < len(messages):
+        prepare(connection)
+        error, message = connection.recv()
+        assert error in (0, errno.EAGAIN)
+        if message is not None:
+            methods.append(message.method)
+    assert methods == [text] * 3
