@@ -8,7 +8,7 @@ from typing import Any
 
 from dfmeta.conf.metadata import META_IP, TAP
 from dfmeta.errors import AlreadyRunningError, DfmetaError, StartError
-from dfmeta.ovsdb.meta_writer import TapElsewhereError
+from dfmeta.ovsdb.meta_bridge import TapElsewhereError
 from dfmeta.wiring.process import BridgeLock
 
 

@@ -25,12 +25,10 @@ from typing import Any
 from ovs.db.data import Atom
 from ovs.db.types import UuidType
 
-from dfmeta.model import TAP_MARK, TAP_MTU, MetaNames, Port, PortId
-from dfmeta.ovsdb.meta_rows import MetaRows, has_mtu, is_unflooded
-from dfmeta.ovsdb.meta_rows import read as read_meta
-from dfmeta.ovsdb.rows import RESTORE_WAIT, Bridge, Interface
-from dfmeta.ovsdb.rows import bridge as read_bridge
-from dfmeta.ovsdb.rows import interface as read_interface
+from dfmeta.model import TAP_MTU, MetaNames, Port, PortId
+from dfmeta.ovsdb.meta_bridge import MetaRows, has_mtu, is_marked, is_unflooded
+from dfmeta.ovsdb.meta_bridge import read as read_meta
+from dfmeta.ovsdb.rows import RESTORE_WAIT, Bridge, Interface, read_bridge, read_interface
 from dfmeta.ovsdb.trunks import TrunkRows
 from dfmeta.ovsdb.vif import DEVICE_TYPES, vifs
 
@@ -247,12 +245,6 @@ def _has_port(bridge: Any, uuid: Any) -> bool:
 
 def _restores(root: Any) -> bool:
     return bool(root.other_config.get(RESTORE_WAIT) == "true")
-
-
-def is_marked(interface: Any) -> bool:
-    """Return whether an interface, a row or a value, is marked as dfmeta's."""
-    key, value = TAP_MARK
-    return bool(interface.external_ids.get(key) == value)
 
 
 def _has_own_mtu(interface: Interface) -> bool:

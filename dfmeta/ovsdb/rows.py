@@ -132,7 +132,7 @@ class InterfacePlace(NamedTuple):
 
     def read(self) -> Interface:
         """Return the columns that were read."""
-        return interface(self.bridge.name, self.port, self.interface)
+        return read_interface(self.bridge.name, self.port, self.interface)
 
 
 class Rows:
@@ -170,7 +170,7 @@ class Rows:
         return (place.read() for place in self.places.values() if place.bridge.name == bridge)
 
 
-def bridge(row: Any) -> Bridge:
+def read_bridge(row: Any) -> Bridge:
     """Return the columns of a Bridge row that were read."""
     number = "".join(_column(row, "datapath_id", ()))
     return Bridge(
@@ -189,7 +189,7 @@ def bridge(row: Any) -> Bridge:
     )
 
 
-def interface(bridge: str, port: Any, row: Any) -> Interface:
+def read_interface(bridge: str, port: Any, row: Any) -> Interface:
     """Return the columns of an Interface row and its Port row that were read."""
     return Interface(
         name=_column(row, "name", ""),

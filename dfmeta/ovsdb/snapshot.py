@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from dfmeta.ovsdb import rows
 from dfmeta.ovsdb.idl import Columns, OvsdbClient
-from dfmeta.ovsdb.rows import Interface, Rows, Snapshot
+from dfmeta.ovsdb.rows import Interface, Rows, Snapshot, read_bridge
 from dfmeta.ovsdb.subport_list import parse
 from dfmeta.ovsdb.trunks import Trunks, list_of, side_of
 from dfmeta.ovsdb.vif import vifs
@@ -46,7 +45,7 @@ def snapshot_of(idl: Any, _txn: Any) -> Snapshot:
         trunks.put_list(row.uuid, row.name, list_of(row))
     root = next(iter(idl.tables["Open_vSwitch"].rows.values()), None)
     return Snapshot(
-        bridges=tuple(map(rows.bridge, present.bridges.values())),
+        bridges=tuple(map(read_bridge, present.bridges.values())),
         interfaces=tuple(_with_ports(row, trunks) for row in interfaces),
         external_ids=root.external_ids if root else {},
         other_config=root.other_config if root else {},

@@ -21,8 +21,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from dfmeta.errors import SubportListError
-from dfmeta.ovsdb.external_ids import instance_of, project_of
-from dfmeta.ovsdb.next_hop_list import wrong_mac
+from dfmeta.ovsdb.external_ids import instance_of, project_of, wrong_mac
 
 KEY: Final = "dfmeta-subports"
 """Key in ``external_ids`` of a parent's Interface row."""

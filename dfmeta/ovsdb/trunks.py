@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from dfmeta.model import PortKind
-from dfmeta.ovsdb.rows import PATCH, Interface, interface
+from dfmeta.ovsdb.rows import PATCH, Interface, read_interface
 from dfmeta.ovsdb.subport_list import KEY, VID_MAX
 
 PARENT: Final = "tpi-"
@@ -321,7 +321,7 @@ class TrunkRows:
                 del self._owners[key]
             else:
                 continue  # another port has it now
-            side = None if row is None else side_of(interface(self._homes[uuid], port, row))
+            side = None if row is None else side_of(read_interface(self._homes[uuid], port, row))
             keys |= self._trunks.put(key, side)
         if there:
             self._interfaces[uuid] = tuple(there)

@@ -20,8 +20,7 @@ from dfmeta.model import (
     PortKind,
     is_unicast,
 )
-from dfmeta.ovsdb import next_hop_list
-from dfmeta.ovsdb.external_ids import ids_of
+from dfmeta.ovsdb.external_ids import NEXT_HOPS_KEY, ids_of, parse_next_hops
 from dfmeta.ovsdb.rows import PATCH, Interface
 from dfmeta.ovsdb.subport_list import ListEntry, parse
 from dfmeta.ovsdb.trunks import ALLOWED, INSTANCE_KEYS, NO_LEAD, Lead, kind_of, list_of
@@ -77,7 +76,7 @@ def vifs(row: Interface, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     if kind is PortKind.PORT and (row.type not in GUEST_TYPES or not (instance or wired)):
         return ()
     fault = _fault(key, instance)
-    hops, wrong = next_hop_list.parse(ids.get(next_hop_list.KEY, ""))
+    hops, wrong = parse_next_hops(ids.get(NEXT_HOPS_KEY, ""))
     listed = parse(list_of(row))
     port = Port(
         name=row.name,

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from dfmeta.errors import DfmetaError, OvsdbError
 from dfmeta.model import MetaIds, MetaNames
 from dfmeta.ovsdb import idl as ovsdb_idl
-from dfmeta.ovsdb import meta_writer
+from dfmeta.ovsdb import meta_bridge
 from dfmeta.ovsdb.bridge_reader import BridgeReader, Update
 from dfmeta.ovsdb.idl import Act, Columns, Noticing, schema_helper, transact
 from dfmeta.ovsdb.jsonrpc import POLLIN, Poller, why
@@ -28,7 +28,6 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_os = original("os")
 _threading = original("threading")
 _time = original("time")
 """Not patched by eventlet: patched modules would wait on a hub that this thread does not run."""
@@ -93,10 +92,7 @@ class OvsdbWatcher:
         self._updates: deque[Update] = deque()
         self._jobs: deque[_Transaction] = deque()
         self._finished: deque[_Transaction] = deque()
-        self._updated, self._answered_jobs = Bell(), Bell()
-        self._to_thread = _os.pipe()
-        for fd in self._to_thread:
-            _os.set_blocking(fd, False)
+        self._updated, self._answered_jobs, self._wake = Bell(), Bell(), Bell()
         self._stopping = False
         run = hub.VITAL.guard("OVSDB session", self._run, may_return=True)
         self._thread = _threading.Thread(target=run, name="ovsdb", daemon=True)
@@ -120,7 +116,7 @@ class OvsdbWatcher:
     def stop(self) -> None:
         """End the thread; no more updates are delivered."""
         self._stopping = True
-        _poke(self._to_thread[1])
+        self._wake.ring()
         if self._thread.is_alive():
             self._thread.join(JOIN_TIMEOUT)
 
@@ -133,18 +129,18 @@ class OvsdbWatcher:
         :return: number of the query, from 1; see :attr:`Update.answered`.
         """
         self._asked += 1
-        _poke(self._to_thread[1])
+        self._wake.ring()
         return self._asked
 
     def ensure_tap(self) -> None:
-        """Make tap-metadata a port of the bridge; see :func:`dfmeta.ovsdb.meta_writer.ensure_tap`.
+        """Make tap-metadata a port of the bridge; see :func:`dfmeta.ovsdb.meta_bridge.ensure_tap`.
 
         :raises OvsdbError: when the transaction fails; caused by
-            :class:`~dfmeta.ovsdb.meta_writer.TapElsewhereError` where another bridge has a port of
+            :class:`~dfmeta.ovsdb.meta_bridge.TapElsewhereError` where another bridge has a port of
             that name.
         """
         self.run(
-            lambda idl, txn: meta_writer.ensure_tap(
+            lambda idl, txn: meta_bridge.ensure_tap(
                 idl, txn, self.bridge, self.tap, least_mtu=self._reader.least_mtu
             )
         )
@@ -157,21 +153,21 @@ class OvsdbWatcher:
             ``metadata_interface``.
         :raises OvsdbError: when the transaction fails.
         """
-        return self.run(lambda idl, _txn: meta_writer.remove_taps(idl, self.bridge, only))
+        return self.run(lambda idl, _txn: meta_bridge.remove_taps(idl, self.bridge, only))
 
     def ensure_meta(self, names: MetaNames) -> None:
         """Create the second bridge with its ports, or correct them; see
-        :func:`dfmeta.ovsdb.meta_writer.ensure`.
+        :func:`dfmeta.ovsdb.meta_bridge.ensure`.
 
         An :class:`Update` follows in which ``meta.sound`` is true, unless it was true before or
         other programs change the rows again.
 
         :raises OvsdbError: when the transaction fails; caused by
-            :class:`~dfmeta.ovsdb.meta_writer.TapElsewhereError` where another bridge has a port of
-            one of the names, and by :class:`~dfmeta.ovsdb.meta_writer.MetaDatapathError` where the
+            :class:`~dfmeta.ovsdb.meta_bridge.TapElsewhereError` where another bridge has a port of
+            one of the names, and by :class:`~dfmeta.ovsdb.meta_bridge.MetaDatapathError` where the
             bridge has another datapath, and ports of others.
         """
-        self.run(lambda idl, txn: meta_writer.ensure(idl, txn, self.bridge, names))
+        self.run(lambda idl, txn: meta_bridge.ensure(idl, txn, self.bridge, names))
 
     def remove_meta(self) -> list[str]:
         """Remove the second bridge and its ports, as far as dfmeta has created them.
@@ -179,7 +175,7 @@ class OvsdbWatcher:
         :return: names of the removed ports, and of removed bridges after them.
         :raises OvsdbError: when the transaction fails.
         """
-        return self.run(lambda idl, _txn: meta_writer.remove(idl, self.bridge))
+        return self.run(lambda idl, _txn: meta_bridge.remove(idl, self.bridge))
 
     def reconfigure(self) -> None:
         """Make ovs-vswitchd configure its ports again, and report their numbers again.
@@ -192,25 +188,25 @@ class OvsdbWatcher:
         self.run(ovsdb_idl.reconfigure)
 
     def write_ids(self, rows: Mapping[str, MetaIds]) -> None:
-        """Write the Meta addresses of ports; see :func:`dfmeta.ovsdb.meta_writer.write_ids`.
+        """Write the Meta addresses of ports; see :func:`dfmeta.ovsdb.meta_bridge.write_ids`.
 
         :raises OvsdbError: when the transaction fails.
         """
-        self.run(lambda idl, _txn: meta_writer.write_ids(idl, rows))
+        self.run(lambda idl, _txn: meta_bridge.write_ids(idl, rows))
 
     def remove_ids(self) -> None:
         """Remove dfmeta's Meta addresses from all ports of the bridge.
 
         :raises OvsdbError: when the transaction fails.
         """
-        self.run(lambda idl, _txn: meta_writer.remove_ids(idl, self.bridge))
+        self.run(lambda idl, _txn: meta_bridge.remove_ids(idl, self.bridge))
 
     def remove_lists(self) -> None:
         """Remove the lists of subports from all ports of the bridge.
 
         :raises OvsdbError: when the transaction fails.
         """
-        self.run(lambda idl, _txn: meta_writer.remove_lists(idl, self.bridge))
+        self.run(lambda idl, _txn: meta_bridge.remove_lists(idl, self.bridge))
 
     def run(self, act: Act[T]) -> T:
         """Carry out a transaction in the thread, and return its result; the hub continues.
@@ -219,7 +215,7 @@ class OvsdbWatcher:
         """
         job = _Transaction(act)
         self._jobs.append(job)
-        _poke(self._to_thread[1])
+        self._wake.ring()
         with threads.Timeout(TRANSACTION_TIMEOUT, False):
             job.done.wait()
         if not job.done.ready():
@@ -288,9 +284,9 @@ class OvsdbWatcher:
         if idl.has_ever_connected() and not idl._session.is_connected():
             self._refuse_jobs()
         idl.wait(poller)
-        poller.fd_wait(self._to_thread[0], POLLIN)
+        poller.fd_wait(self._wake.fileno(), POLLIN)
         poller.block()
-        _drain(self._to_thread[0])
+        self._wake.clear()
 
     def _echo(self, idl: Noticing) -> None:
         """Deliver the answer of the last echo, and send the next echo."""
@@ -337,18 +333,3 @@ class OvsdbWatcher:
             self._session = session
             return None
         return list(notices)
-
-
-def _poke(fd: int) -> None:
-    try:
-        _os.write(fd, b"\0")
-    except BlockingIOError:
-        return  # the pipe is full: the other side will wake anyway
-
-
-def _drain(fd: int) -> None:
-    try:
-        while _os.read(fd, 4096):
-            pass
-    except BlockingIOError:
-        return

@@ -210,11 +210,19 @@ class Bell:
             with contextlib.suppress(TimeoutError):
                 wait_for_io(self._reading, read=True, timeout=seconds, timeout_exc=TimeoutError)
                 rung = True
+        self.clear()
+        return rung
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable after a ring, for a thread that has no hub."""
+        return self._reading
+
+    def clear(self) -> None:
+        """Forget the rings so far."""
         self._rung = False
         # Read after the reset: a later ring belongs to the next wait.
         with contextlib.suppress(BlockingIOError):
             _os.read(self._reading, 64)
-        return rung
 
 
 def prepare() -> None:

@@ -18,8 +18,7 @@ from typing import Final
 
 from dfmeta.model import NextHop, Port, PortId
 from dfmeta.neutron.client import NeutronApi, Row, portions
-from dfmeta.ovsdb.external_ids import instance_of
-from dfmeta.ovsdb.next_hop_list import MOST, fixed_ips, of_dhcp_ports
+from dfmeta.ovsdb.external_ids import NEXT_HOPS_MAX, fixed_ips, instance_of, of_dhcp_ports
 from dfmeta.runtime import clock, hub
 from dfmeta.sources.neutron import NeutronSource, Rounds
 
@@ -163,7 +162,7 @@ class NextHops:
         if place is None or network is None:
             return replace(port, next_hops=None)
         hops = [hop for hop in network.hops if hop.ip not in place.addresses]
-        return replace(port, next_hops=tuple(hops[:MOST]))
+        return replace(port, next_hops=tuple(hops[:NEXT_HOPS_MAX]))
 
 
 def _port_id(port: Port) -> str:

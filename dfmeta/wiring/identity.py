@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from dfmeta.model import Port, PortId
-from dfmeta.ovsdb.next_hop_list import NEUTRON
+from dfmeta.ovsdb.external_ids import NEUTRON
 from dfmeta.sources.resolver import Resolver
 from dfmeta.sources.source import Source
 from dfmeta.sources.stages import Handover, Subports

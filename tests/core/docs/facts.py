@@ -45,8 +45,7 @@ from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_VLAN, Endpoint
 from dfmeta.ovsdb import trunk_bridge
 from dfmeta.ovsdb.external_ids import IDS, PROVIDER_IDS
-from dfmeta.ovsdb.meta_rows import mark_of
-from dfmeta.ovsdb.meta_writer import SKIP_CLEANUP
+from dfmeta.ovsdb.meta_bridge import SKIP_CLEANUP, mark_of
 from dfmeta.proxy import access, recent, tokens
 from dfmeta.proxy.engines.workers import workers
 from dfmeta.runtime import saved_state, throttle

@@ -16,7 +16,7 @@ from dfmeta.cmd.daemon import Daemon
 from dfmeta.cmd.stale_bridge import refuse_elsewhere
 from dfmeta.cmd.start import Start
 from dfmeta.errors import OvsdbError, StartError
-from dfmeta.ovsdb.meta_writer import TapElsewhereError
+from dfmeta.ovsdb.meta_bridge import TapElsewhereError
 from dfmeta.runtime.hub import Health
 from dfmeta.wiring.process import BridgeLock
 from tests.core.unit.support import Load

@@ -1,7 +1,5 @@
 """Rows of OVSDB should become what the rest of the daemon knows, one odd row alone."""
 
-import os
-from collections.abc import Iterator
 from dataclasses import replace
 from errno import ECONNREFUSED
 from types import SimpleNamespace
@@ -17,7 +15,7 @@ from dfmeta.model import TAP_MAC, TAP_MTU, Endpoint, MetaNames, Port, PortId
 from dfmeta.ovsdb import bridge_reader, rows, vif
 from dfmeta.ovsdb.bridge_reader import BridgeReader, TapPort, Update
 from dfmeta.ovsdb.idl import Noticing
-from dfmeta.ovsdb.meta_rows import MetaRows
+from dfmeta.ovsdb.meta_bridge import MetaRows
 from dfmeta.ovsdb.rows import Bridge, ControllerRow, Interface
 from dfmeta.ovsdb.trunks import Lead
 from dfmeta.ovsdb.watcher import OvsdbWatcher
@@ -59,7 +57,7 @@ def tap_row(**columns: Any) -> Any:
 
 
 def read_tap(port: Any, tap: Any) -> TapPort:
-    return bridge_reader._read_tap(rows.interface("br-int", port, tap))
+    return bridge_reader._read_tap(rows.read_interface("br-int", port, tap))
 
 
 def tap_port(**columns: Any) -> Any:
@@ -85,11 +83,8 @@ def idl(*bridges: Any) -> Any:
 
 
 @pytest.fixture
-def watcher() -> Iterator[OvsdbWatcher]:
-    made = OvsdbWatcher("unix:/none", "br-int", "tap-metadata", deliver=lambda _update: None)
-    yield made
-    for fd in made._to_thread:
-        os.close(fd)
+def watcher() -> OvsdbWatcher:
+    return OvsdbWatcher("unix:/none", "br-int", "tap-metadata", deliver=lambda _update: None)
 
 
 @pytest.mark.parametrize(
@@ -98,11 +93,11 @@ def watcher() -> Iterator[OvsdbWatcher]:
 def test_a_bridges_datapath_id_is_a_number(datapath_id: list[str], number: int | None) -> None:
     controllers = [IdlRow(is_connected=connected) for connected in (False, True)]
     row = bridge_row(datapath_id=datapath_id, controller=controllers)
-    assert rows.bridge(row).datapath_id == number
-    assert [one.connected for one in rows.bridge(row).controllers] == [False, True]
+    assert rows.read_bridge(row).datapath_id == number
+    assert [one.connected for one in rows.read_bridge(row).controllers] == [False, True]
     for kind in ("", "system", "netdev"):
         row.datapath_type = kind
-        assert rows.bridge(row).userspace is (kind == "netdev")
+        assert rows.read_bridge(row).userspace is (kind == "netdev")
 
 
 def test_bridge_without_its_controllers_fails_open_unless_it_is_secure() -> None:
@@ -115,7 +110,7 @@ def test_bridge_without_its_controllers_fails_open_unless_it_is_secure() -> None
         ([away], [], True),
     ):
         row = bridge_row(controller=controllers, fail_mode=mode)
-        assert rows.bridge(row).fails_open is fails_open, (controllers, mode)
+        assert rows.read_bridge(row).fails_open is fails_open, (controllers, mode)
 
 
 def test_ports_that_could_have_a_guest_are_read(watcher: OvsdbWatcher) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dfmeta.model import OFPORT_MAX, Endpoint, MetaIds, Port, PortKind, PortState
 from dfmeta.ovsdb.external_ids import IDS, PROVIDER_IDS
-from dfmeta.ovsdb.rows import Interface, interface
+from dfmeta.ovsdb.rows import Interface, read_interface
 from dfmeta.ovsdb.trunks import Lead, side_of
 from dfmeta.ovsdb.vif import vifs
 from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, IdlRow
@@ -28,7 +28,7 @@ def row(**columns: Any) -> Interface:
     of_port = {name: columns.pop(name, ()) for name in ("tag", "vlan_mode")}
     of_port["other_config"] = columns.pop("other_config", {})
     base = {"uuid": "row-1", "name": "tap1", "ofport": (5,), "external_ids": NOVA}
-    return interface("br-int", IdlRow(**of_port), IdlRow(**base | columns))
+    return read_interface("br-int", IdlRow(**of_port), IdlRow(**base | columns))
 
 
 def port_of(**columns: Any) -> Port:

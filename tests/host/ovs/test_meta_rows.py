@@ -12,10 +12,9 @@ import pytest
 from dfmeta.cmd.tap import NUMBER_INTERVAL
 from dfmeta.errors import OvsdbError
 from dfmeta.model import MetaIds, MetaNames, Port
-from dfmeta.ovsdb import meta_writer
+from dfmeta.ovsdb import meta_bridge
 from dfmeta.ovsdb.bridge_reader import Update
-from dfmeta.ovsdb.meta_rows import MetaRows
-from dfmeta.ovsdb.meta_writer import MetaDatapathError, TapElsewhereError
+from dfmeta.ovsdb.meta_bridge import MetaDatapathError, MetaRows, TapElsewhereError
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from tests.core.unit.support import let_hub_run, until
 from tests.harness.netns import KERNEL_DATAPATH
@@ -395,7 +394,7 @@ def test_dfmetas_bridge_stays_while_others_use_it(host: OpenvSwitch, watch: Watc
     removed: list[list[str]] = []
 
     def act(idl: Any, _txn: Any) -> None:
-        removed.append(meta_writer.remove(idl, BRIDGE))
+        removed.append(meta_bridge.remove(idl, BRIDGE))
         if len(removed) == 1:
             host.vsctl("add-port", META, "uplink", "--", *internal("uplink"), wait=False)
 
@@ -442,7 +441,7 @@ def test_a_key_of_others_that_changes_at_that_moment_stays_changed(
     (guest,) = added_guests(host, watch, "guest")
 
     def act(idl: Any, _txn: Any) -> None:
-        meta_writer.write_ids(idl, {guest: IDS})
+        meta_bridge.write_ids(idl, {guest: IDS})
         host.vsctl("set", "Interface", "guest", "external_ids:iface-id=port-2", wait=False)
 
     watch.watcher.run(act)

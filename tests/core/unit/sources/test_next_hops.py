@@ -14,7 +14,14 @@ from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.model import Endpoint, NextHop, Port, PortId, PortKind, PortState
 from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
-from dfmeta.ovsdb.next_hop_list import KEY, MOST, SHOWN, fixed_ips, of_dhcp_ports, parse
+from dfmeta.ovsdb.external_ids import (
+    NEXT_HOPS_KEY,
+    NEXT_HOPS_MAX,
+    SHOWN,
+    fixed_ips,
+    of_dhcp_ports,
+    parse_next_hops,
+)
 from dfmeta.ovsdb.rows import Interface
 from dfmeta.ovsdb.vif import vifs
 from dfmeta.runtime import hub
@@ -40,7 +47,7 @@ def test_entries_are_separated_by_spaces_or_commas() -> None:
         (f"10.0.0.2={MAC},10.0.0.3", (PLAIN, other)),
         (f"  10.0.0.3 \n, 10.0.0.2={MAC} ", (other, PLAIN)),
     ):
-        assert parse(text) == (hops, ()), text
+        assert parse_next_hops(text) == (hops, ()), text
 
 
 WRONG_ENTRIES = [
@@ -61,31 +68,31 @@ WRONG_ENTRIES = [
 
 def test_a_wrong_entry_is_named_with_its_cause() -> None:
     for entry, cause in WRONG_ENTRIES:
-        hops, (fault,) = parse(f"10.0.0.2={MAC} {entry}")
+        hops, (fault,) = parse_next_hops(f"10.0.0.2={MAC} {entry}")
         assert hops == (PLAIN,), entry
-        assert fault.startswith(f"external_ids:{KEY} has {entry!r}: ")
+        assert fault.startswith(f"external_ids:{NEXT_HOPS_KEY} has {entry!r}: ")
         assert cause in fault
-    _hops, (fault,) = parse("x" * 1000)
+    _hops, (fault,) = parse_next_hops("x" * 1000)
     assert f"'{'x' * SHOWN}'...: " in fault
 
 
 def test_a_port_has_a_bounded_number_of_them_and_of_faults() -> None:
-    hops, faults = parse(" ".join(f"10.0.0.{n}" for n in range(1, 3 * MOST)))
-    assert [one.ip for one in hops] == [f"10.0.0.{n}" for n in range(1, MOST + 1)]
-    assert len(faults) == MOST
-    assert all(f"{MOST} guest next hops" in one for one in faults)
+    hops, faults = parse_next_hops(" ".join(f"10.0.0.{n}" for n in range(1, 3 * NEXT_HOPS_MAX)))
+    assert [one.ip for one in hops] == [f"10.0.0.{n}" for n in range(1, NEXT_HOPS_MAX + 1)]
+    assert len(faults) == NEXT_HOPS_MAX
+    assert all(f"{NEXT_HOPS_MAX} guest next hops" in one for one in faults)
 
 
 @given(st.text(max_size=200))
 def test_any_text_can_be_read(text: str) -> None:
-    hops, faults = parse(text)
-    assert len(hops) <= MOST
+    hops, faults = parse_next_hops(text)
+    assert len(hops) <= NEXT_HOPS_MAX
     assert all(str(IPv4Address(one.ip)) == one.ip for one in hops)
     assert all(len(one) < 200 for one in faults)
 
 
 def test_a_port_has_those_of_its_row_and_a_wrong_one_does_not_stop_it() -> None:
-    ids = {"vm-uuid": INSTANCE, "attached-mac": GUEST_MAC, KEY: f"10.0.0.2={MAC} x"}
+    ids = {"vm-uuid": INSTANCE, "attached-mac": GUEST_MAC, NEXT_HOPS_KEY: f"10.0.0.2={MAC} x"}
     (port,) = vifs(Interface("tap1", "br-int", ofport=5, external_ids=ids))
     assert (port.state, port.next_hops) == (PortState.SERVED, (PLAIN,))
     assert len(port.next_hop_faults) == 1
@@ -228,9 +235,9 @@ def test_a_port_gets_a_bounded_number_without_its_own_address(world: World) -> N
     world.hops.round()
     assert world.of() == (HOP,)
     world.now += FRESH
-    world.api.dhcp[NETWORK] = [f"10.0.1.{n}" for n in range(1, 3 * MOST)]
+    world.api.dhcp[NETWORK] = [f"10.0.1.{n}" for n in range(1, 3 * NEXT_HOPS_MAX)]
     world.hops.round()
-    assert len(world.of() or ()) == MOST
+    assert len(world.of() or ()) == NEXT_HOPS_MAX
 
 
 def test_a_port_with_the_key_or_without_neutron_is_not_asked_about(world: World) -> None:

@@ -1,34 +1,150 @@
-"""Writes the rows of ``identity_scheme = meta_ip`` in OVSDB: second bridge, ports, Meta addresses.
+"""Reads and writes the rows of dfmeta's ports: tap-metadata, and the second bridge.
 
-The functions run within a transaction of the IDL, which calls them again if a row that they have
-verified was changed meanwhile. They write only columns that differ, and keys of ``external_ids``
-one at a time, so that keys of others stay.
+The second bridge is that of ``identity_scheme = meta_ip`` (specification 001). It and its ports may
+exist already, such as those of Neutron's metadata_path, which have the same names. They are used,
+and configured as dfmeta needs them; only rows that dfmeta has created are marked, and only marked
+ones are removed.
+
+The functions that write run within a transaction of the IDL, which calls them again if a row that
+they have verified was changed meanwhile. They write only columns that differ, and keys of
+``external_ids`` one at a time, so that keys of others stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
-from dfmeta.model import TAP_MAC, TAP_MARK, TAP_MTU, TAP_VLAN, MetaIds, MetaNames
-from dfmeta.ovsdb import subport_list
-from dfmeta.ovsdb.bridge_reader import is_marked
-from dfmeta.ovsdb.commands import Commands
-from dfmeta.ovsdb.external_ids import IDS
-from dfmeta.ovsdb.meta_rows import (
-    datapath_of,
-    has_mtu,
-    keeps_fail_mode,
-    mark_of,
-    others_on,
-    owner_of,
-    owner_of_port,
+from ovsdbapp.schema.open_vswitch import impl_idl
+
+from dfmeta.model import (
+    TAP_MAC,
+    TAP_MARK,
+    TAP_MTU,
+    TAP_MTU_MIN,
+    TAP_VLAN,
+    MetaIds,
+    MetaNames,
 )
-from dfmeta.ovsdb.rows import SECURE
+from dfmeta.ovsdb import subport_list
+from dfmeta.ovsdb.external_ids import IDS
+from dfmeta.ovsdb.rows import SECURE, Interface, read_bridge, read_interface
 
 SKIP_CLEANUP: Final = ("skip_cleanup", "true")
 """Key and value in ``external_ids`` with which Neutron's agent leaves a port alone."""
+_SYSTEM: Final = "system"
+_KEY: Final = "dfmeta"
+_VALUE: Final = "meta of "
+
+
+@dataclass(frozen=True, slots=True)
+class MetaRows:
+    """The second bridge as OVSDB has it. A port counts only on the bridge where it belongs."""
+
+    datapath_id: int | None = None
+    controllers: int = 0
+    """Number of Controller rows, see :class:`~dfmeta.ovsdb.rows.Bridge`."""
+    tap: int | None = None
+    """Number of tap-meta; None while it has none."""
+    tap_mac: str = ""
+    """MAC of tap-meta in use; empty while the device does not exist."""
+    patch_int: int | None = None
+    """Number of the patch port on the integration bridge."""
+    patch_meta: int | None = None
+    """Number of the patch port on the second bridge."""
+    sound: bool = False
+    """Whether all rows exist and are configured as :func:`ensure` does it.
+    Numbers and the MAC in use, which Open vSwitch gives, do not count."""
+
+
+def is_unflooded(interface: Interface) -> bool:
+    """Return whether NORMAL floods nothing to its port, see :data:`~dfmeta.model.TAP_VLAN`."""
+    return (interface.tag, interface.vlan_mode, interface.cvlans) == TAP_VLAN
+
+
+def mark_of(integration: str) -> tuple[str, str]:
+    """Return key and value in ``external_ids`` of rows that dfmeta has created for the second
+    bridge.
+
+    :param integration: the integration bridge, of which each daemon of a host has another one.
+    """
+    return _KEY, f"{_VALUE}{integration}"
+
+
+def owner_of(row: Any) -> str | None:
+    """Return the integration bridge of the mark of a row; None: dfmeta has not created the row."""
+    value = str(row.external_ids.get(_KEY, ""))
+    return value.removeprefix(_VALUE) if value.startswith(_VALUE) else None
+
+
+def owner_of_port(port: Any) -> str | None:
+    """Return :func:`owner_of` the interfaces of a Port row."""
+    return next((owner for row in port.interfaces if (owner := owner_of(row)) is not None), None)
+
+
+def datapath_of(bridge: Any) -> str:
+    """Return the datapath type of a Bridge row; an empty column means ``system``."""
+    return str(bridge.datapath_type or _SYSTEM)
+
+
+def others_on(bridge: Any, names: MetaNames) -> list[str]:
+    """Return the names of the ports of others on the second bridge."""
+    known = {names.bridge, names.tap, names.patch_meta}
+    return [port.name for port in bridge.ports if port.name not in known]
+
+
+def keeps_fail_mode(bridge: Any, names: MetaNames) -> bool:
+    """Return whether the fail mode of the second bridge is not dfmeta's to set.
+
+    With another one, ports of others might lose their flows at the next start of Open vSwitch.
+    """
+    return owner_of(bridge) is None and bool(others_on(bridge, names))
+
+
+def read(idl: Any, integration: Any, patch: Interface | None, names: MetaNames) -> MetaRows:
+    """Read the second bridge.
+
+    :param integration: the Bridge row of the integration bridge; None: there is none.
+    :param patch: the patch port on it; None: there is none.
+    """
+    rows = idl.tables["Bridge"].rows.values()
+    bridge = next((row for row in rows if row.name == names.bridge), None)
+    near = patch.ofport if patch is not None else None
+    if bridge is None:
+        return MetaRows(patch_int=near)
+    tap, far = _member(bridge, names.tap), _member(bridge, names.patch_meta)
+    value = read_bridge(bridge)
+    return MetaRows(
+        datapath_id=value.datapath_id,
+        controllers=len(value.controllers),
+        tap=tap.ofport if tap is not None else None,
+        tap_mac=tap.mac_in_use if tap is not None else "",
+        patch_int=near,
+        patch_meta=far.ofport if far is not None else None,
+        sound=integration is not None
+        and datapath_of(bridge) == datapath_of(integration)
+        and (value.fail_mode == SECURE or keeps_fail_mode(bridge, names))
+        and _are_configured(tap, patch, far, names),
+    )
+
+
+def has_mtu(request: int, least: int = 0) -> bool:
+    """Return whether the MTU that an interface requests is large enough for guests' requests.
+
+    :param least: the smallest MTU of the bridge's other ports in bytes, 0 if there are none. A
+        request of dfmeta's own must not be smaller.
+    """
+    return request >= TAP_MTU_MIN and (request >= least or request != TAP_MTU)
+
+
+def is_marked(interface: Any) -> bool:
+    """Return whether an interface, a row or a value, is marked as dfmeta's."""
+    key, value = TAP_MARK
+    return bool(interface.external_ids.get(key) == value)
 
 
 class TapElsewhereError(Exception):
@@ -265,7 +381,7 @@ def _refuse_elsewhere(bridges: Iterable[Any], places: Mapping[str, str]) -> None
 
 def _new_bridge(idl: Any, txn: Any, name: str, datapath_type: str) -> Any:
     # With the internal port of its own name that every bridge has.
-    commands = Commands(idl, txn)
+    commands = _Commands(idl, txn)
     added = commands.add_br(name, may_exist=False, datapath_type=datapath_type)
     return commands.insert("Bridge", added)
 
@@ -286,7 +402,7 @@ def _ensure_port(idl: Any, txn: Any, bridge: Any, name: str, mark: tuple[str, st
     port = next((port for port in getattr(bridge, "ports", ()) if port.name == name), None)
     is_new = port is None
     if is_new:
-        commands = Commands(idl, txn)
+        commands = _Commands(idl, txn)
         port = commands.insert("Port", commands.add_port(bridge.name, name, may_exist=False))
     interface = _only_interface(idl, txn, port)
     if is_new:
@@ -321,3 +437,57 @@ def _put_keys(row: Any, column: str, values: Mapping[str, str]) -> None:
             row.setkey(column, key, value)
         elif not value and key in present:
             row.delkey(column, key)
+
+
+def _are_configured(
+    tap: Interface | None, near: Interface | None, far: Interface | None, names: MetaNames
+) -> bool:
+    if tap is None or near is None or far is None:
+        return False
+    return (
+        all(map(is_unflooded, (tap, near, far)))
+        and (near.peer, far.peer) == (names.patch_meta, names.patch_int)
+        and (tap.type, tap.mac) == ("internal", names.mac)
+        and has_mtu(tap.mtu_request)
+    )
+
+
+def _member(bridge: Any, name: str) -> Interface | None:
+    """Return the port of that name; None also for one with other interfaces, such as a bond."""
+    port = next((port for port in bridge.ports if port.name == name), None)
+    rows: list[Any] = port.interfaces if port is not None else []
+    return (
+        read_interface(bridge.name, port, rows[0]) if [row.name for row in rows] == [name] else None
+    )
+
+
+class _Commands(impl_idl.OvsdbIdl):  # type: ignore[misc]  # ovsdbapp has no types
+    """The commands of ``ovsdbapp.schema.open_vswitch.api.API``; each runs by :meth:`insert`.
+
+    ovsdbapp has a connection, a thread and transactions of its own. Here the caller runs the IDL
+    and commits, so that a command only changes rows.
+
+    :param idl: an IDL with the rows that the commands look for.
+    :param txn: its transaction.
+    """
+
+    def __init__(self, idl: Any, txn: Any) -> None:
+        self._txn = txn
+        self._connection = SimpleNamespace(idl=idl, is_running=True, lock=nullcontext())
+        # Commands that add ports note their interfaces here, for whoever waits for ovs-vswitchd.
+        txn.expected_ifaces = set()
+        super().__init__(self._connection, start=False)
+
+    @property
+    def ovsdb_connection(self) -> Any:
+        """Return the connection of this object; the base class keeps one for the whole process."""
+        return self._connection
+
+    @ovsdb_connection.setter
+    def ovsdb_connection(self, connection: Any) -> None:
+        """Ignore the value: the base class sets the connection that it was just given."""
+
+    def insert(self, table: str, command: Any) -> Any:
+        """Run a command that adds a row to *table*, and return the row."""
+        command.run_idl(self._txn)
+        return self.idl.tables[table].rows[command.result]
