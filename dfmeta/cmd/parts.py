@@ -23,7 +23,7 @@ from dfmeta.cmd.tap import TapKeeper
 from dfmeta.cmd.watch import PortWatch
 from dfmeta.conf.agent import layout_of
 from dfmeta.conf.metadata import keys_of, meta_of
-from dfmeta.host.own_service import OwnService
+from dfmeta.host.system import OwnService
 from dfmeta.identity.host_wide_allocator import allocator_of
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, PortId

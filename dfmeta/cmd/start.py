@@ -24,8 +24,7 @@ from dfmeta.cmd.startup_progress import Waiting, no_bridge, no_engine, no_ovsdb,
 from dfmeta.conf.daemons import AGENT
 from dfmeta.doctor.checks_system import ANOTHER_IP, cloud_signs
 from dfmeta.errors import DfmetaError, StartError
-from dfmeta.host.own_service import OwnService
-from dfmeta.host.system import own_route
+from dfmeta.host.system import OwnService, own_route
 from dfmeta.runtime import clock, hub, threads
 
 LOG = logging.getLogger("dfmeta.agent")

@@ -16,8 +16,8 @@ from dfmeta.doctor.checks_guests import checksum_advice
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import METADATA_IP, Purpose
 from dfmeta.flows.port_down import PortBits, cut_of, refused
-from dfmeta.host.counters import checksum_errors
 from dfmeta.host.device import driver_of
+from dfmeta.host.system import checksum_errors
 from dfmeta.identity.port_states import Observer, PortStateMonitor
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.syn_accounting import ACCEPTED, GuestCounts, SynAccounting, SynCounters

@@ -11,7 +11,8 @@ from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import Finding, unknown
 from dfmeta.doctor.probes import Inspection
 from dfmeta.flows.family import IPV4, IPV6, Family
-from dfmeta.host.facts import HostFacts, LimitFacts, ProcessFacts
+from dfmeta.host.host_facts import HostFacts, LimitFacts
+from dfmeta.host.process import ProcessFacts
 
 Verdict = Finding | Iterable[Finding] | None
 Run = Callable[[Inspection], Verdict]

@@ -13,7 +13,7 @@ from typing import Final
 from dfmeta.doctor.agent import SHORT, DaemonFacts
 from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
-from dfmeta.host.facts import AccountFacts, ProcessFacts, SocketFacts
+from dfmeta.host.process import AccountFacts, ProcessFacts, SocketFacts
 
 START: Final = "`systemctl start dfmeta-agent`, and read its log if it ends again"
 ALWAYS: Final = ("CAP_NET_ADMIN", "CAP_NET_RAW")

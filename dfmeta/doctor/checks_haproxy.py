@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from dfmeta.doctor.checks_system import NEARLY_FULL
 from dfmeta.doctor.finding import Finding, ok, span, unknown, warning, wrong
-from dfmeta.host.facts import ChildFacts
+from dfmeta.host.process import ChildFacts
 
 RECENT: Final = timedelta(hours=1)
 """Time for which a restart after a fault is a warning."""

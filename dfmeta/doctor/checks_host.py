@@ -16,7 +16,7 @@ from typing import Any, Final
 from dfmeta.doctor.facts import HostSettings, PathFacts
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.flows.family import IPV4, IPV6
-from dfmeta.host.facts import HostFacts, RuleFact
+from dfmeta.host.host_facts import HostFacts, RuleFact
 from dfmeta.host.ipv6 import Lack
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import TAP_MTU_MIN, HttpHost

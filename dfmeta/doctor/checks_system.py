@@ -9,7 +9,8 @@ from typing import Final
 
 from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
-from dfmeta.host.facts import ConntrackFacts, LimitFacts, NetworkdFacts
+from dfmeta.host.host_facts import LimitFacts
+from dfmeta.host.system import ConntrackFacts, NetworkdFacts
 
 ONE_GUESTS_SHARE: Final = 0.5
 NEARLY_FULL: Final = 0.9

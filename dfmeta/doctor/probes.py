@@ -41,9 +41,15 @@ from dfmeta.errors import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.family import Family
 from dfmeta.flows.port_down import Cut, PortBits, cut_of
 from dfmeta.host import ipv6
-from dfmeta.host.facts import ChildFacts, HostFacts, ProcessFacts, SocketFacts
-from dfmeta.host.host_facts import read_host
-from dfmeta.host.process import read_haproxy, read_process, read_sockets
+from dfmeta.host.host_facts import HostFacts, read_host
+from dfmeta.host.process import (
+    ChildFacts,
+    ProcessFacts,
+    SocketFacts,
+    read_haproxy,
+    read_process,
+    read_sockets,
+)
 from dfmeta.model import Endpoint, MetaIds
 from dfmeta.ovsdb.external_ids import own_ids
 from dfmeta.ovsdb.rows import RESTORE_WAIT, Interface, Snapshot

@@ -23,10 +23,8 @@ from dfmeta.doctor.probes import Inspection
 from dfmeta.errors import SwitchError
 from dfmeta.flows.family import IPV4
 from dfmeta.flows.pipeline import RATES, Purpose
-from dfmeta.host.conntrack import read_conntrack
-from dfmeta.host.facts import ProcessFacts
-from dfmeta.host.process import read_account
-from dfmeta.host.system import read_clock
+from dfmeta.host.process import ProcessFacts, read_account
+from dfmeta.host.system import read_clock, read_conntrack
 from dfmeta.runtime import clock as time
 
 

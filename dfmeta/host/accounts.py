@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dfmeta.host.proc import PROC, users
+from dfmeta.host.process import PROC, users
 
 NUMBERS: Final = range(65536, 100_000)
 """User and group ids for accounts without a name."""

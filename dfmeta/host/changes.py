@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import Any, Final
 
 from dfmeta.runtime.socket_filter import DROP, PASS, Instruction, attach, load, when
@@ -74,29 +75,14 @@ class KernelChanges:
         :raises OSError: when there is no free descriptor for the socket.
         """
         if self._sock is None:
-            sock = _socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-            try:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
-                sock.setblocking(False)
-                attach(sock, _filter(index, self._table))
-                sock.bind((0, _GROUPS))
-            except BaseException:
-                sock.close()
-                raise
-            self._sock, self._index = sock, index
+            self._sock = _open(_GROUPS, _filter(index, self._table))
+            self._index = index
             return True
-        changed = index != self._index
-        if changed:
+        is_other = index != self._index
+        if is_other:
             attach(self._sock, _filter(index, self._table))
             self._index = index
-        while True:
-            try:
-                self._sock.recv(1)
-            except BlockingIOError:
-                return changed
-            except OSError:  # ENOBUFS: messages were dropped
-                pass
-            changed = True
+        return _drain(self._sock) or is_other
 
 
 class NewRules:
@@ -111,16 +97,9 @@ class NewRules:
 
         :raises OSError: when there is no free descriptor for it.
         """
-        self._sock = _socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-        try:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
-            self._sock.setblocking(False)
-            of_kind = [load(1, _DST_LEN), *when([0], [PASS]), DROP]
-            attach(self._sock, [load(2, _TYPE), *when([socket.htons(_NEW_RULE)], of_kind), DROP])
-            self._sock.bind((0, _RULE_GROUPS))
-        except BaseException:
-            self._sock.close()
-            raise
+        of_kind = [load(1, _DST_LEN), *when([0], [PASS]), DROP]
+        program = [load(2, _TYPE), *when([socket.htons(_NEW_RULE)], of_kind), DROP]
+        self._sock = _open(_RULE_GROUPS, program)
 
     def fileno(self) -> int:
         """Return the descriptor, which is readable when there is a new rule."""
@@ -128,17 +107,38 @@ class NewRules:
 
     def take(self) -> None:
         """Read all notifications. Never waits."""
-        while True:
-            try:
-                self._sock.recv(1)
-            except BlockingIOError:
-                return
-            except OSError:  # ENOBUFS: messages were dropped
-                pass
+        _drain(self._sock)
 
     def close(self) -> None:
         """Close the socket."""
         self._sock.close()
+
+
+def _open(groups: int, program: Sequence[Instruction]) -> Any:
+    """Return a socket that is a member of *groups*, with a filter."""
+    sock = _socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
+        sock.setblocking(False)
+        attach(sock, program)
+        sock.bind((0, groups))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _drain(sock: Any) -> bool:
+    """Read all notifications, and return whether there were some."""
+    changed = False
+    while True:
+        try:
+            sock.recv(1)
+        except BlockingIOError:
+            return changed
+        except OSError:  # ENOBUFS: messages were dropped
+            pass
+        changed = True
 
 
 def _filter(index: int, table: int) -> list[Instruction]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from ipaddress import (
+    IPv4Address,
     IPv4Interface,
     IPv4Network,
+    IPv6Address,
     IPv6Interface,
     IPv6Network,
     ip_address,
@@ -21,17 +24,84 @@ from pyroute2.netlink.exceptions import NetlinkError
 from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.host.device import tx_checksum
-from dfmeta.host.facts import HostFacts, LimitFacts, Listener, RuleFact
+from dfmeta.host.listeners import listening
 from dfmeta.host.netlink import ROUTE_MTU, WantedSide, has_next_hop, routes_through
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import Rule
-from dfmeta.host.sock_diag import listening
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint
 
 _IFF_UP = 0x1
 _IFF_LOWER_UP = 0x10000
 _NET = Path("/proc/sys/net")
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFact:
+    """One of dfmeta's two routing rules."""
+
+    selector: str
+    """As ip-rule(8) writes it: ``from 169.254.169.254`` or ``oif tap-metadata``."""
+    priority: int
+    """The present one, or that of a missing rule."""
+    there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening TCP socket."""
+
+    address: IPv4Address | IPv6Address
+    port: int
+    inode: int
+    """Inode number, which identifies the socket (sock_diag(7))."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFacts:
+    """Limits of the host that all guests share."""
+
+    somaxconn: int = 4096
+    """Maximum length of a listener's queue, in connections."""
+    syncookies: int = 1
+    """0: never; 1: when the queue is full; 2: always (Linux, ip-sysctl)."""
+    neighbours: int = 0
+    """Number of entries in the IPv4 neighbour table."""
+    neighbours_max: int | None = None
+    """gc_thresh3; None if it cannot be read in this network namespace."""
+    local_ports: int = 28232
+    """Number of TCP ports for the host's outgoing connections (ip_local_port_range)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """The kernel's side of the packet path, for one version of IP."""
+
+    up: bool | None
+    """Whether tap-metadata's device is up; None if there is no such device."""
+    carrier: bool = True
+    """Whether ovs-vswitchd holds the device's other end."""
+    addresses: tuple[tuple[str, IPv4Interface | IPv6Interface], ...] = ()
+    """Device and address, for every address of every device."""
+    rules: tuple[RuleFact, ...] = ()
+    contender: str = ""
+    """Rule of another program that comes before dfmeta's and may match packets to guests, as
+    ``ip rule show`` has it; empty: there is none."""
+    route: bool = False
+    """Whether the route table has a default route by the next hop through tap-metadata."""
+    neighbour: bool = False
+    """Whether the neighbour table has a permanent entry with the next hop's MAC."""
+    way_back: str = ""
+    """Device by which the kernel sends from the proxy's address to a guest's key, or the kernel's
+    error."""
+    rp_filter: tuple[int, int] = (0, 0)
+    """Values of ``all`` and of tap-metadata; the larger one applies (Linux, ip-sysctl)."""
+    arp_ignore: int = 0
+    """Value of ``all``, which applies to every network interface."""
+    tx_checksum: bool | None = None
+    """Whether the kernel leaves checksums to the device; None if that is not known."""
+    listeners: tuple[Listener, ...] = ()
+    limits: LimitFacts = field(default_factory=LimitFacts)
 
 
 def read_host(

@@ -1,4 +1,4 @@
-"""Finds the TCP sockets of this host in proc(5): listeners, and the user of a client."""
+"""Finds the TCP sockets of this host: listeners, and the user of a client."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final
 
+from pyroute2.netlink.diag import inet_diag_msg, inet_diag_req
 from pyroute2.netlink.exceptions import NetlinkError
 
-from dfmeta.host.sock_diag import TcpListener, listening
+from dfmeta.host.rtnetlink import DUMP, NetlinkSocket
+from dfmeta.model import HttpHost
 
 PROC: Final = Path("/proc")
+_NETLINK_SOCK_DIAG: Final = 4
+_BY_FAMILY: Final = 20
+"""SOCK_DIAG_BY_FAMILY."""
+_LISTENING: Final = 1 << 10
+"""TCP_LISTENING (Linux, include/net/tcp_states.h) in a set of states."""
 _LISTEN: Final = "0A"
 _ESTABLISHED: Final = "01"
 """TCP_LISTEN and TCP_ESTABLISHED (Linux, include/net/tcp_states.h)."""
@@ -23,6 +31,44 @@ _SOCKET: Final = "socket:["
 
 Place = tuple[IPv4Address | IPv6Address, int]
 """An address and a TCP port."""
+
+
+@dataclass(frozen=True, slots=True)
+class TcpListener:
+    """A listening socket."""
+
+    address: IPv4Address | IPv6Address
+    port: int
+    uid: int
+    """User id of the process that created the socket."""
+    inode: int
+
+    @property
+    def address_and_port(self) -> str:
+        """Return HOST:PORT."""
+        return HttpHost(str(self.address), self.port).authority
+
+
+def listening(family: int) -> Iterator[TcpListener]:
+    """Yield the listening sockets of a family (sock_diag(7)).
+
+    proc(5) has them as well, among all connections: the kernel goes through a table for these that
+    has hundreds of thousands of places on a large host, for milliseconds each time.
+
+    :raises pyroute2.netlink.exceptions.NetlinkError: the kernel lacks the list or the family.
+    :raises OSError: the kernel has no such protocol of netlink.
+    """
+    wanted = inet_diag_req()
+    wanted["sdiag_family"], wanted["sdiag_protocol"] = family, socket.IPPROTO_TCP
+    wanted["idiag_states"] = _LISTENING
+    with NetlinkSocket(_NETLINK_SOCK_DIAG) as kernel:
+        for one in kernel.ask(_BY_FAMILY, DUMP, wanted, inet_diag_msg):
+            yield TcpListener(
+                ip_address(one["idiag_src"]),
+                one["idiag_sport"],
+                one["idiag_uid"],
+                one["idiag_inode"],
+            )
 
 
 def listener_at(place: str, *, proc: Path = PROC) -> TcpListener | None:

@@ -1,22 +1,92 @@
-"""Finds the daemon's process in proc(5) and reads its rights, for dfmeta's commands."""
+"""Reads processes in proc(5), such as the daemon with its rights. Standard library alone."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import pwd
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dfmeta.host.facts import AccountFacts, ChildFacts, ProcessFacts, SocketFacts
-from dfmeta.host.proc import PROC, of_each, users
-
+PROC: Final = Path("/proc")
+_ROOM: Final = 1 << 16
+_UIDS: Final = re.compile(rb"^Uid:((?:\t[0-9]+){4})$", re.MULTILINE)
 _OURS: Final = b"dfmeta"
 _WORKER: Final = b"dfmeta.cmd.worker"
 _SO_ACCEPTCON: Final = 1 << 16
 """From linux/net.h."""
+CAPABILITIES: Final = {
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_KILL": 5,
+    "CAP_SETGID": 6,
+    "CAP_SETUID": 7,
+    "CAP_SETPCAP": 8,
+    "CAP_NET_ADMIN": 12,
+    "CAP_NET_RAW": 13,
+    "CAP_SYS_NICE": 23,
+}
+"""The capabilities that the checks use, with their numbers in linux/capability.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """The daemon's process, from proc(5)."""
+
+    pid: int
+    uid: int = 0
+    """Effective user id."""
+    groups: Sequence[int] = ()
+    """Effective group id and supplementary group ids."""
+    capabilities: int = 0
+    """Effective capabilities, as a bit mask."""
+    descriptors: int = 0
+    """Limit of open file descriptors (RLIMIT_NOFILE, soft)."""
+    open: int = 0
+    """Number of open file descriptors."""
+    workers: Sequence[int] = ()
+    """Process ids of its live workers."""
+
+    def can(self, capability: str) -> bool:
+        """Return whether the process has the capability of that name."""
+        return bool(self.capabilities >> CAPABILITIES[capability] & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SocketFacts:
+    """A unix socket that the daemon connects to; connect(2) needs write permission."""
+
+    path: str
+    uid: int
+    gid: int
+    mode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountFacts:
+    """The users that processes of one kind run as, from proc(5)."""
+
+    users: Sequence[str]
+    """Names of the users, or numbers of those without a name."""
+    sharers: Sequence[str] = ()
+    """Other programs that run as one of these users, with their process ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildFacts:
+    """The process of haproxy, from proc(5)."""
+
+    user: str
+    """Name of its user, or the user's number."""
+    uid: int
+    capabilities: int
+    """Inheritable, permitted, effective and ambient capabilities together, as a bit mask."""
+    descriptors: int
+    """Limit of open file descriptors (RLIMIT_NOFILE, soft)."""
+    open: int
+    """Number of open file descriptors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +98,22 @@ class NamedSocket:
     inode: str
     listens: bool
     """Whether it is a listener. Each accepted connection has the listener's name as well."""
+
+
+def of_each(file: str, *, proc: Path = PROC) -> Iterator[tuple[int, bytes]]:
+    """Yield the pid of each process, and what a file of its directory has, if it can be read."""
+    for name in os.listdir(proc):
+        if name.isdecimal():
+            with contextlib.suppress(OSError):
+                yield int(name), _bytes(f"{proc}/{name}/{file}")
+
+
+def users(*, proc: Path = PROC) -> Iterator[tuple[int, frozenset[int]]]:
+    """Yield the pid of each visible process with its real, effective, saved and file system uid."""
+    for pid, status in of_each("status", proc=proc):
+        line = _UIDS.search(status)
+        if line is not None:
+            yield pid, frozenset(map(int, line[1].split()))
 
 
 def read_process(lock: str, *, proc: Path = PROC) -> ProcessFacts | None:
@@ -181,3 +267,16 @@ def _is_of(folder: Path, parent: int) -> bool:
 def _status(folder: Path) -> dict[str, str]:
     lines = (folder / "status").read_text().splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _bytes(path: str) -> bytes:
+    """Return what a file has, with the calls that this needs: a host has thousands of processes."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        found = part = os.read(file, _ROOM)
+        while part:
+            part = os.read(file, _ROOM)
+            found += part
+    finally:
+        os.close(file)
+    return found

@@ -1,4 +1,4 @@
-"""Reads the clock's state, systemd-networkd's configuration and a route of the host's own.
+"""Reads the host: clock, conntrack, systemd-networkd, and its own way to the metadata address.
 
 *root* is the root directory of the host's files: ``/``, or a mount point in a container.
 """
@@ -8,14 +8,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import re
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
-from dfmeta.host.facts import SETTINGS, NetworkdFacts
-from dfmeta.host.proc import of_each
+from dfmeta.flows.pipeline import METADATA_PORT
+from dfmeta.host.device import held_addresses
+from dfmeta.host.process import of_each
 
 _STA_UNSYNC: Final = 0x0040
 """linux/timex.h."""
@@ -34,6 +37,78 @@ _NETWORKD: Final = (
 _SECTION: Final = re.compile(r"\[([^\]]*)\]")
 _FALSE: Final = frozenset({"0", "no", "n", "false", "f", "off"})
 _TRUE: Final = frozenset({"1", "yes", "y", "true", "t", "on"})
+_CONNTRACK = Path("/proc/sys/net/netfilter")
+_CONNTRACK_TABLE = Path("/proc/thread-self/net/nf_conntrack")
+"""One line for each entry; exists in kernels with CONFIG_NF_CONNTRACK_PROCFS."""
+_CONNTRACK_COUNTERS = Path("/proc/thread-self/net/stat/nf_conntrack")
+"""A line of names, then a line of hexadecimal numbers for each CPU."""
+_SNMP = Path("/proc/thread-self/net/snmp")
+"""Counters of the network namespace (proc(5)): for each protocol a line of names, then a line of
+numbers."""
+CONNTRACK_KEEPS: Final = 120
+"""Linux' default of nf_conntrack_tcp_timeout_time_wait, in seconds (nf_conntrack-sysctl)."""
+SETTINGS: Final = ("ManageForeignRoutingPolicyRules", "ManageForeignRoutes")
+"""Settings of networkd.conf(5), section [Network]; both are on by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConntrackFacts:
+    """The kernel's table of tracked connections, in the daemon's network namespace."""
+
+    room: int | None = None
+    """nf_conntrack_max; None: the kernel tracks no connections; 0: there is no limit."""
+    count: int = 0
+    guests: int | None = None
+    """Number of entries for connections to the proxy, with those of the daemon's own probe; None:
+    the kernel does not list its entries, or the proxy's port is not known."""
+    kept: int = CONNTRACK_KEEPS
+    """Seconds that the kernel keeps the entry of a connection that has ended."""
+    dropped: int = 0
+    """Packets of new connections dropped because the table was full, since the network namespace
+    was made."""
+    evicted: int = 0
+    """Entries of unanswered connections evicted because the table was full, since then."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkdFacts:
+    """How systemd-networkd handles routes and rules of other programs."""
+
+    running: bool
+    managed: Sequence[str] = ()
+    """The settings among :data:`SETTINGS` that are on."""
+
+
+class OwnService:
+    """Whether a server answers this host itself at the metadata address, before dfmeta takes it.
+
+    A connection begins at the start and is looked at when the start is complete. The start waits
+    for no answer. One that comes after the host has got the address itself is dropped by the
+    kernel.
+
+    Trust: that something answers is a sign for the operator; nothing is sent to it or read from it.
+
+    :param address: IPv4 address of the service.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._sock: socket.socket | None = None
+        with contextlib.suppress(OSError):
+            if address in map(str, held_addresses()):
+                return
+            self._sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            self._sock.setblocking(False)
+            self._sock.connect_ex((address, METADATA_PORT))
+
+    def take(self) -> bool:
+        """Return whether a server has answered, and end the connection."""
+        sock, self._sock = self._sock, None
+        if sock is None:
+            return False
+        with sock, contextlib.suppress(OSError):
+            sock.getpeername()  # fails unless the connection is there
+            return True
+        return False
 
 
 def read_clock() -> bool | None:
@@ -70,6 +145,40 @@ def own_route(address: str, *, but: str) -> str:
         if [columns[1], columns[7]] == wanted and columns[0] != but:
             return columns[0]
     return ""
+
+
+def read_conntrack(address: str, port: int | None) -> ConntrackFacts:
+    """Read the conntrack table of the network namespace, its limit, and how often it was full.
+
+    :param address: address of the proxy's listener.
+    :param port: TCP port of the listener; None when it is not known.
+    """
+    counters = _conntrack_counters()
+    return ConntrackFacts(
+        room=_conntrack_value("nf_conntrack_max"),
+        count=_conntrack_value("nf_conntrack_count") or 0,
+        guests=_tracked_connections(address, port),
+        kept=_conntrack_value("nf_conntrack_tcp_timeout_time_wait") or CONNTRACK_KEEPS,
+        # A packet that loses a race for its entry increments both counters; a packet that finds the
+        # table full increments only the first.
+        dropped=max(counters.get("drop", 0) - counters.get("insert_failed", 0), 0),
+        evicted=counters.get("early_drop", 0),
+    )
+
+
+def checksum_errors() -> int:
+    """Return the number of TCP segments that this host dropped because of a wrong checksum.
+
+    It is TcpInCsumErrors; 0 when the counter cannot be read.
+    """
+    try:
+        lines = [line.split() for line in _SNMP.read_text().splitlines()]
+    except OSError:
+        return 0
+    names, *numbers = (line for line in lines if line[:1] == ["Tcp:"])
+    for line in numbers:
+        return int(dict(zip(names, line, strict=False)).get("InCsumErrors", "0"))
+    return 0
 
 
 def _networkd_runs(root: Path) -> bool:
@@ -113,3 +222,33 @@ def _text(file: Path) -> str:
     with contextlib.suppress(OSError):
         return file.read_text(errors="replace")
     return ""
+
+
+def _conntrack_value(name: str) -> int | None:
+    """Return a value of nf_conntrack-sysctl; None when the kernel does not have it."""
+    with contextlib.suppress(FileNotFoundError):
+        return int((_CONNTRACK / name).read_text())
+    return None
+
+
+def _tracked_connections(address: str, port: int | None) -> int | None:
+    """Count the entries of TCP connections to the proxy; None when the table cannot be read."""
+    if port is None:
+        return None
+    # The reply direction of an entry has these values as src= and sport=.
+    to, at = f" dst={address} ".encode(), f" dport={port} ".encode()
+    with contextlib.suppress(OSError), _CONNTRACK_TABLE.open("rb") as table:
+        return sum(to in line and at in line and b" tcp " in line for line in table)
+    return None
+
+
+def _conntrack_counters() -> dict[str, int]:
+    """Return the sum of each counter over all CPUs; empty when the counters cannot be read."""
+    with contextlib.suppress(OSError):
+        names, *lines = (line.split() for line in _CONNTRACK_COUNTERS.read_text().splitlines())
+        columns = zip(*lines, strict=True)
+        return {
+            name: sum(int(number, 16) for number in column)
+            for name, column in zip(names, columns, strict=False)
+        }
+    return {}

@@ -12,7 +12,7 @@ import dfmeta.conf
 from dfmeta.cli import client
 from dfmeta.cli.client import agent_of
 from dfmeta.errors import NotRunningError
-from dfmeta.host.sock_diag import TcpListener
+from dfmeta.host.listeners import TcpListener
 from tests.harness.other_store import Last, OtherStore, reply
 
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.host import conntrack
-from dfmeta.host.conntrack import read_conntrack
-from dfmeta.host.facts import ConntrackFacts
+from dfmeta.host import system
+from dfmeta.host.system import ConntrackFacts, read_conntrack
 
 TABLE = (
     "ipv4     2 tcp      6 117 TIME_WAIT src=128.0.0.2 dst=169.254.169.254 sport=40001 dport=18080 "
@@ -32,9 +31,9 @@ COUNTERS = (
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(conntrack, "_SYSCTL", tmp_path)
-    monkeypatch.setattr(conntrack, "_TABLE", tmp_path / "table")
-    monkeypatch.setattr(conntrack, "_COUNTERS", tmp_path / "counters")
+    monkeypatch.setattr(system, "_CONNTRACK", tmp_path)
+    monkeypatch.setattr(system, "_CONNTRACK_TABLE", tmp_path / "table")
+    monkeypatch.setattr(system, "_CONNTRACK_COUNTERS", tmp_path / "counters")
     return tmp_path
 
 

@@ -12,7 +12,7 @@ from pyroute2 import IPBatch
 from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from dfmeta.host import netlink_socket
+from dfmeta.host import rtnetlink
 from dfmeta.host.rtnetlink import Rtnetlink
 
 V4, V6 = socket.AF_INET, socket.AF_INET6
@@ -71,7 +71,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernel]:
     def begin(*answers: bytes, strict: bool = True) -> Kernel:
         one = Kernel(*answers)
         one.strict = strict
-        monkeypatch.setattr(netlink_socket, "_open", lambda _protocol: one)
+        monkeypatch.setattr(rtnetlink, "_open", lambda _protocol: one)
         return one
 
     return begin

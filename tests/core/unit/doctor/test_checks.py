@@ -21,8 +21,9 @@ from dfmeta.doctor.finding import CheckStatus, Finding, by_files, healthy, ok, u
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.flow import Foreign
 from dfmeta.flows.port_down import NO_FWD, NO_RECV, PortBits, cut_of
-from dfmeta.host.facts import ConntrackFacts, HostFacts, LimitFacts, Listener
+from dfmeta.host.host_facts import HostFacts, LimitFacts, Listener
 from dfmeta.host.ipv6 import Lack
+from dfmeta.host.system import ConntrackFacts
 from dfmeta.model import Endpoint, Port, PortState
 from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 from dfmeta.ovsdb.vif import GUEST_TYPES

@@ -11,7 +11,7 @@ from dfmeta.doctor.finding import Finding
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.flow import Foreign
 from dfmeta.flows.port_down import LINK_DOWN, NO_RECV, PortBits
-from dfmeta.host.facts import HostFacts, Listener
+from dfmeta.host.host_facts import HostFacts, Listener
 from dfmeta.model import MetaIds, PortState
 from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 from tests.core.unit.doctor.values import (

@@ -26,15 +26,9 @@ from dfmeta.doctor.finding import Finding
 from dfmeta.flows.family import bare_request
 from dfmeta.flows.flow import Flow, Seen
 from dfmeta.flows.service import first_syn, guest_fragment, guest_syn
-from dfmeta.host.facts import (
-    CAPABILITIES,
-    AccountFacts,
-    ChildFacts,
-    LimitFacts,
-    NetworkdFacts,
-    ProcessFacts,
-    SocketFacts,
-)
+from dfmeta.host.host_facts import LimitFacts
+from dfmeta.host.process import CAPABILITIES, AccountFacts, ChildFacts, ProcessFacts, SocketFacts
+from dfmeta.host.system import NetworkdFacts
 from dfmeta.model import Endpoint
 from dfmeta.proxy.backends.nova_requests import NovaFact
 from tests.core.unit.doctor.values import (

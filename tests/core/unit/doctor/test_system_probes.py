@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from dfmeta.errors import ConfigError
-from dfmeta.host.facts import SETTINGS as MANAGED
-from dfmeta.host.facts import AccountFacts
 from dfmeta.host.listeners import client_user
-from dfmeta.host.process import read_account, read_process, read_sockets
+from dfmeta.host.process import AccountFacts, read_account, read_process, read_sockets
+from dfmeta.host.system import SETTINGS as MANAGED
 from dfmeta.host.system import read_networkd
 from dfmeta.store.db import HEAD
 from dfmeta.store.db.database_facts import look

@@ -11,7 +11,7 @@ from dfmeta.doctor.finding import CheckStatus, Finding
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
-from dfmeta.host.facts import HostFacts, Listener, RuleFact
+from dfmeta.host.host_facts import HostFacts, Listener, RuleFact
 from dfmeta.identity.key import PREFIX6, SLOT6
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_MAC, TAP_VLAN, Endpoint, GuestAddress, MetaNames, PortState

@@ -13,7 +13,7 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from dfmeta.host import netlink_socket
+from dfmeta.host import rtnetlink
 
 TAP, OTHER = 5, 6
 """Indices of tap-metadata and of another device."""
@@ -201,5 +201,5 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
         made.add("route", family, 254, None, 0, value=(OTHER, address, 0, 0))
         made.add("address", family, OTHER, 24, address, value=(None,))
         made.add("neighbour", family, OTHER, address, value=(MAC, 2))
-    monkeypatch.setattr(netlink_socket, "_open", lambda _protocol: made)
+    monkeypatch.setattr(rtnetlink, "_open", lambda _protocol: made)
     return made

@@ -12,8 +12,7 @@ import pytest
 from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV6
 from dfmeta.host import host_facts
-from dfmeta.host.facts import HostFacts, LimitFacts, Listener, RuleFact
-from dfmeta.host.host_facts import read_host
+from dfmeta.host.host_facts import HostFacts, LimitFacts, Listener, RuleFact, read_host
 from dfmeta.identity.key import NEXT_HOP6
 from tests.core.unit.host.kernel import MAC, OTHER, TAP, Kernel
 

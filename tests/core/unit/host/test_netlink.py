@@ -12,7 +12,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV4, IPV6
-from dfmeta.host import ipv6, netlink, netlink_socket
+from dfmeta.host import ipv6, netlink, rtnetlink
 from dfmeta.host.netlink import HostSide, WantedSide, has_next_hop
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import CALM
@@ -409,7 +409,7 @@ def test_a_host_without_a_routing_socket_is_an_error(
     def refuse(_protocol: int) -> socket.socket:
         raise OSError(errno.EMFILE, "too many open files")
 
-    monkeypatch.setattr(netlink_socket, "_open", refuse)
+    monkeypatch.setattr(rtnetlink, "_open", refuse)
     for call in (HostSide(WANTED).ensure, HostSide(WANTED).remove, HostSide(WANTED).undo):
         with pytest.raises(HostError, match="reading the network configuration"):
             call()

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.host import counters, ipv6
-from dfmeta.host.counters import checksum_errors
-from dfmeta.host.listeners import client_user, listener_at, tcp_listeners
+from dfmeta.host import ipv6, system
+from dfmeta.host.listeners import TcpListener, client_user, listener_at, tcp_listeners
 from dfmeta.host.process import NamedSocket, named_sockets, of_each, read_haproxy
-from dfmeta.host.sock_diag import TcpListener
+from dfmeta.host.system import checksum_errors
 
 LOOPBACK = "0100007F"
 """127.0.0.1, and its form in IPv6, in words of the machine's byte order."""
@@ -128,7 +127,7 @@ def test_checksum_errors_are_0_without_the_counter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "snmp"
-    monkeypatch.setattr(counters, "_SNMP", file)
+    monkeypatch.setattr(system, "_SNMP", file)
     assert checksum_errors() == 0
     for text, number in (
         ("Ip: InCsumErrors\nIp: 9\nTcp: RtoMin InCsumErrors\nTcp: 200 7\n", 7),
