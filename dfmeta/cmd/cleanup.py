@@ -28,7 +28,7 @@ from dfmeta.identity.registry import Registry
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.saved_state import State, StateFile
+from dfmeta.runtime.saved_state import SavedState, StateFile
 
 LOG = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Cleanup:
             watcher.remove_ids()
             watcher.remove_lists()
         watcher.stop()
-        self._state_file.save(State(port=self._state.port))
+        self._state_file.save(SavedState(port=self._state.port))
 
     def _clean_host(self, device: str) -> None:
         group = self._group

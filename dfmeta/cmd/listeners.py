@@ -28,7 +28,7 @@ from dfmeta.http.sockets import (
 )
 from dfmeta.model import HttpHost
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.saved_state import State
+from dfmeta.runtime.saved_state import SavedState
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class GuestListeners:
     :param keeper: keeps the listeners during a restart.
     """
 
-    def __init__(self, group: Any, state: State, keeper: Keeper) -> None:
+    def __init__(self, group: Any, state: SavedState, keeper: Keeper) -> None:
         self._group = group
         self._state = state
         self._keeper = keeper

@@ -16,7 +16,7 @@ from dfmeta.apps.reconciler import Remembered
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, hub
-from dfmeta.runtime.saved_state import Holder, Listeners, State, StateFile
+from dfmeta.runtime.saved_state import Holder, Listeners, SavedState, StateFile
 from dfmeta.runtime.threads import call_in_thread
 
 SAVE: Final = 0.1
@@ -36,7 +36,7 @@ class Memory:
 
     def __init__(self, directory: Path) -> None:
         self._file = StateFile(directory)
-        self.state: State = self._file.load()
+        self.state: SavedState = self._file.load()
         self._saved, self._next = -1, 0.0
 
     def adopts(self, endpoint: Endpoint, registry: Registry) -> bool:

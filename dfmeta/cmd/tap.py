@@ -27,7 +27,7 @@ from dfmeta.model import TAP_MAC, MetaNames
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.saved_state import HostMemory, State
+from dfmeta.runtime.saved_state import HostMemory, SavedState
 from dfmeta.runtime.threads import wait_for_io
 
 LOG = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class TapKeeper:
     def __init__(
         self,
         group: Any,
-        state: State,
+        state: SavedState,
         keeper: Keeper,
         *,
         keys: Keys = IN_PORT,
@@ -154,7 +154,7 @@ class TapKeeper:
     def _is_sound(self, update: Update) -> bool:
         """Return whether OVSDB has the device's port, and the second bridge, as they should be."""
         if self._meta is None:
-            return update.tap is not None and update.tap.ours
+            return update.tap is not None and update.tap.sound
         return update.meta is not None and update.meta.sound
 
     def _has_numbers(self, update: Update) -> bool:

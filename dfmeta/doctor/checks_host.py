@@ -110,7 +110,7 @@ def _rule(host: HostFacts, wanted: HostSettings, selector: str) -> Finding | Non
     rule = _rule_of(host, selector)
     if rule is None:
         return None
-    if rule.there:
+    if rule.present:
         return ok(f"rule {rule.selector} leads to table {wanted.route_table}")
     return wrong(
         f"there is no rule {rule.selector} table {wanted.route_table}: answers to guests take "
@@ -158,7 +158,7 @@ def way_back(host: HostFacts, wanted: HostSettings) -> Finding | None:
     A rule of another program or an address of the host may precede dfmeta's rules. None if a rule,
     the route or the device is missing: other lines name it.
     """
-    if not (host.up and host.route and all(rule.there for rule in host.rules)):
+    if not (host.up and host.route and all(rule.present for rule in host.rules)):
         return None
     if host.way_back == wanted.tap:
         return ok(f"answers to guests leave by {wanted.tap}")
@@ -214,7 +214,7 @@ def rp_filter(host: HostFacts, wanted: HostSettings) -> Finding:
     effective = max(everywhere, on_device)
     text = f"rp_filter is {effective} on {wanted.tap} (all {everywhere}, its own {on_device})"
     from_rule = _rule_of(host, "from")
-    if effective == 0 or from_rule is None or from_rule.there:
+    if effective == 0 or from_rule is None or from_rule.present:
         reason = f"the rule {from_rule.selector}" if from_rule else f"a route to {wanted.network}"
         because = "" if effective == 0 else f", which does no harm with {reason}"
         return ok(text + because)

@@ -44,7 +44,7 @@ class RuleFact:
     """As ip-rule(8) writes it: ``from 169.254.169.254`` or ``oif tap-metadata``."""
     priority: int
     """The present one, or that of a missing rule."""
-    there: bool
+    present: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +122,16 @@ def read_host(
     :raises HostError: when the kernel does not answer, or does not have IPv6, and *family* is IPv6.
     """
     next_hop = keys.next_hop(family.version)
-    own = keys.network(family.version)
-    wanted = WantedSide(device, ip_address(address), table, family, next_hop, network, own)
+    guests = keys.network(family.version)
+    wanted = WantedSide(device, ip_address(address), table, family, next_hop, network, guests)
     table = wanted.route_table
     try:
         with Rtnetlink() as rtnl:
             links = rtnl.links()
             names = {link["index"]: link.get_attr("IFLA_IFNAME") for link in links}
-            link = next((one for one in links if names[one["index"]] == device), None)
+            link = next(
+                (candidate for candidate in links if names[candidate["index"]] == device), None
+            )
             index, flags = (0, 0) if link is None else (link["index"], link["flags"])
             addresses = rtnl.addresses(family.af)
             rules = rtnl.rules(family.af)
@@ -175,10 +177,14 @@ def _own(message: Any) -> str:
 
 def _rules(wanted: WantedSide, rules: Sequence[Rule]) -> Iterator[RuleFact]:
     """Yield the state of each of dfmeta's own rules; none where the main table has the route."""
-    for own in wanted.rules() if wanted.network is None else ():
-        priorities = [one.priority for one in rules if one.leads(own)]
-        selector = f"from {own['src']}" if "src" in own else f"oif {own['oifname']}"
-        yield RuleFact(selector, [*priorities, own["priority"]][0], bool(priorities))
+    for wanted_rule in wanted.rules() if wanted.network is None else ():
+        priorities = [rule.priority for rule in rules if rule.leads(wanted_rule)]
+        selector = (
+            f"from {wanted_rule['src']}"
+            if "src" in wanted_rule
+            else f"oif {wanted_rule['oifname']}"
+        )
+        yield RuleFact(selector, [*priorities, wanted_rule["priority"]][0], bool(priorities))
 
 
 def _way_back(
@@ -210,7 +216,10 @@ def _way_back(
 
 
 def _listeners(family: Family) -> tuple[Listener, ...]:
-    return tuple(Listener(one.address, one.port, one.inode) for one in listening(family.af))
+    return tuple(
+        Listener(listener.address, listener.port, listener.inode)
+        for listener in listening(family.af)
+    )
 
 
 def _limits() -> LimitFacts:

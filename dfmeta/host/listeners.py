@@ -62,12 +62,12 @@ def listening(family: int) -> Iterator[TcpListener]:
     wanted["sdiag_family"], wanted["sdiag_protocol"] = family, socket.IPPROTO_TCP
     wanted["idiag_states"] = _LISTENING
     with NetlinkSocket(_NETLINK_SOCK_DIAG) as kernel:
-        for one in kernel.ask(_BY_FAMILY, DUMP, wanted, inet_diag_msg):
+        for message in kernel.ask(_BY_FAMILY, DUMP, wanted, inet_diag_msg):
             yield TcpListener(
-                ip_address(one["idiag_src"]),
-                one["idiag_sport"],
-                one["idiag_uid"],
-                one["idiag_inode"],
+                ip_address(message["idiag_src"]),
+                message["idiag_sport"],
+                message["idiag_uid"],
+                message["idiag_inode"],
             )
 
 
@@ -78,27 +78,27 @@ def listener_at(place: str, *, proc: Path = PROC) -> TcpListener | None:
     """
     host, _, port = place.rpartition(":")
     name = host.strip("[]")
-    there = [one for one in tcp_listeners(proc=proc) if one.port == int(port)]
+    listeners = [listener for listener in tcp_listeners(proc=proc) if listener.port == int(port)]
     for address in _addresses(name):
         # The kernel prefers a listener on this address to a listener on all addresses.
-        found = [one for one in there if _takes(one, address)]
-        found.sort(key=lambda one: one.address.is_unspecified)
-        if found:
-            return found[0]
+        matches = [listener for listener in listeners if _takes(listener, address)]
+        matches.sort(key=lambda listener: listener.address.is_unspecified)
+        if matches:
+            return matches[0]
     return None
 
 
 def listeners_of(pid: int, *, proc: Path = PROC) -> list[TcpListener]:
     """Return the listeners that a process has open; empty when the process cannot be read."""
     inodes = set(_inodes(proc / str(pid)))
-    return [one for one in tcp_listeners(proc=proc) if one.inode in inodes]
+    return [listener for listener in tcp_listeners(proc=proc) if listener.inode in inodes]
 
 
 def tcp_listeners(*, proc: Path = PROC) -> Iterator[TcpListener]:
     """Read all TCP listeners of this network namespace."""
-    asked = _asked() if proc == PROC else None
-    if asked is not None:
-        yield from asked
+    listed = _asked() if proc == PROC else None
+    if listed is not None:
+        yield from listed
         return
     for local, _remote, uid, inode in _sockets(_LISTEN, proc):
         yield TcpListener(*_place(local), uid, inode)
@@ -108,7 +108,7 @@ def _asked() -> list[TcpListener] | None:
     """Ask the kernel for the listeners; None when it has no such list."""
     with contextlib.suppress(NetlinkError, OSError):
         both = (socket.AF_INET, socket.AF_INET6)
-        return [one for family in both for one in listening(family)]
+        return [listener for family in both for listener in listening(family)]
     return None
 
 
@@ -170,8 +170,8 @@ def _address(text: str) -> IPv4Address | IPv6Address:
 
 def _addresses(name: str) -> Iterator[IPv4Address | IPv6Address]:
     with contextlib.suppress(OSError, ValueError):
-        for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM):
-            yield ip_address(str(found[4][0]).partition("%")[0])
+        for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM):
+            yield ip_address(str(info[4][0]).partition("%")[0])
 
 
 def _takes(listener: TcpListener, address: IPv4Address | IPv6Address) -> bool:
@@ -183,8 +183,8 @@ def _takes(listener: TcpListener, address: IPv4Address | IPv6Address) -> bool:
 
 def _inodes(folder: Path) -> Iterator[int]:
     with contextlib.suppress(OSError):
-        for one in (folder / "fd").iterdir():
+        for path in (folder / "fd").iterdir():
             with contextlib.suppress(OSError):
-                target = os.readlink(one)
+                target = os.readlink(path)
                 if target.startswith(_SOCKET):
                     yield int(target.removeprefix(_SOCKET).rstrip("]"))

@@ -40,7 +40,7 @@ from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.host import ipv6
 from dfmeta.host.device import held_addresses, is_up
 from dfmeta.host.rtnetlink import Rtnetlink
-from dfmeta.host.rules import Pace, Packets, Plan, Rule, plan_of
+from dfmeta.host.rules import Pace, Packets, Rule, RulePlan, plan_of
 from dfmeta.identity.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.runtime import clock
 
@@ -106,7 +106,7 @@ class WantedSide:
             {"priority": RULE_OIF, "oifname": self.device, **common},
         )
 
-    def plan(self, rules: Sequence[Rule]) -> Plan:
+    def plan(self, rules: Sequence[Rule]) -> RulePlan:
         """Return what is to be changed of the *rules* of the host."""
         source, tables = ip_network(self.address), frozenset({self.route_table})
         packets = Packets(source, self.network or self.keys, self.device, tables)
@@ -166,7 +166,7 @@ class HostSide:
                 *self._ensure_rules(ipr),
             ]
             self._addresses = self._held()
-        return [one for one in done if one]
+        return [change for change in done if change]
 
     def lead(self) -> list[str]:
         """Bring the rules before those of other programs that could take packets to guests.
@@ -217,7 +217,7 @@ class HostSide:
                     request = partial(ipr.neigh, "delete", **common)
                     done.append(self._ask(request, f"neighbour {next_hop}", but=_ABSENT))
                     done.append(self._remove_address(ipr, index, self.wanted))
-        return [one for one in done if one]
+        return [change for change in done if change]
 
     def undo(self) -> list[str]:
         """Remove everything that this process has added, and nothing that existed before.
@@ -245,12 +245,9 @@ class HostSide:
         """
         done = []
         with self._asking() as ipr:
-            needed = self.wanted.rules()
-            unneeded = [
-                rule
-                for rule in _rules_of(former, ipr.rules(former.family.af))
-                if not any(rule | {"priority": 0} == one | {"priority": 0} for one in needed)
-            ]
+            needed = [rule | {"priority": 0} for rule in self.wanted.rules()]
+            present = _rules_of(former, ipr.rules(former.family.af))
+            unneeded = [rule for rule in present if rule | {"priority": 0} not in needed]
             for rule in unneeded:
                 what = former.name_of(f"rule {rule['priority']}")
                 done.append(self._ask(partial(ipr.rule, "del", **rule), what, but=_ABSENT))
@@ -263,7 +260,7 @@ class HostSide:
                     done.append(self._ask(partial(ipr.route, "del", **route), what, but=_ABSENT))
                 if former.address != self.wanted.address:
                     done.append(self._remove_address(ipr, index, former))
-        return [one for one in done if one]
+        return [change for change in done if change]
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[Rtnetlink]:
@@ -294,7 +291,7 @@ class HostSide:
 
     def _held(self) -> frozenset[IPv4Address | IPv6Address]:
         if self.wanted.family is IPV6:
-            return frozenset(one.address for one in ipv6.held())
+            return frozenset(entry.address for entry in ipv6.held())
         return frozenset(held_addresses())
 
     def _remove_generated(self, ipr: Rtnetlink, index: int) -> Iterator[str]:
@@ -304,11 +301,11 @@ class HostSide:
         """
         if self.wanted.family is not IPV6:
             return
-        for one in ipv6.held():
-            if one.of_link and one.device == self.wanted.device:
-                former = replace(self.wanted, address=one.address)
+        for entry in ipv6.held():
+            if entry.of_link and entry.device == self.wanted.device:
+                former = replace(self.wanted, address=entry.address)
                 prefix = former.prefix() | {"prefixlen": _LINK_BITS}
-                what = f"no address {one.address}"
+                what = f"no address {entry.address}"
                 request = partial(ipr.addr, "delete", index=index, **prefix)
                 yield self._ask(request, what, but=_ABSENT)
 
@@ -319,7 +316,7 @@ class HostSide:
     def _ensure_address(self, ipr: Rtnetlink, index: int) -> str:
         address = self.wanted.prefix()
         held = ipr.addresses(self.wanted.family.af, index=index)
-        if any(_is_same(one, address) for one in held):
+        if any(_is_same(message, address) for message in held):
             return ""
         flags = _IFA_FLAGS if self.wanted.family is IPV6 else 0
         return self._make(
@@ -341,8 +338,8 @@ class HostSide:
 
     def _ensure_route(self, ipr: Rtnetlink, index: int) -> str:
         # A route of an earlier release has no next hop and is replaced.
-        found = self._routes(ipr, index, self.wanted)
-        if (self.wanted.next_hop, ROUTE_MTU) in found:
+        routes = self._routes(ipr, index, self.wanted)
+        if (self.wanted.next_hop, ROUTE_MTU) in routes:
             return ""
         route = self.wanted.route(index)
         new = route | {"gateway": self.wanted.next_hop, "flags": _ONLINK, "mtu": ROUTE_MTU}
@@ -350,7 +347,7 @@ class HostSide:
         request: Callable[[], object] = partial(ipr.route, "replace", **new)
         if self.wanted.network is not None:
             # Other programs have routes in the main table: "replace" could take one of theirs.
-            for _ in found:
+            for _ in routes:
                 ipr.route("del", **route)
             request = partial(self._add_route, ipr, new, what)
         return self._make(what, request, lambda again: again.route("del", **route))
@@ -409,7 +406,7 @@ class HostSide:
         words = [f"{word} {rule[key]}" for word, key in selectors.items() if key in rule]
         return f"{what} {' '.join(words)}"
 
-    def _may_move(self, contender: Rule, plan: Plan, now: float) -> bool:
+    def _may_move(self, contender: Rule, plan: RulePlan, now: float) -> bool:
         """Return whether the rules may move before *contender* now; log when they may not."""
         if plan.add and self._pace.may_move(contender.text, now):
             self._pace.moved(contender.text, now)
@@ -434,18 +431,18 @@ class HostSide:
         A rule for another address is dfmeta's if a rule of the device names the same table, and
         it has the priority of that or the first one of dfmeta.
         """
-        found, wanted = ipr.rules(self.wanted.family.af), self.wanted
+        rules, wanted = ipr.rules(self.wanted.family.af), self.wanted
         common = {"family": wanted.family.af}
         if wanted.network is not None:
-            return _rules_of(wanted, found)
+            return _rules_of(wanted, rules)
         by_device = [
             {"priority": one.priority, "oifname": wanted.device, "table": one.table, **common}
-            for one in found
+            for one in rules
             if one.is_of(wanted.device)
         ]
         tables = {rule["table"] for rule in by_device}
         priorities = {RULE_FROM, *(rule["priority"] for rule in by_device)}
-        own = wanted.table, str(wanted.address)
+        key = wanted.table, str(wanted.address)
         by_address = [
             {
                 "priority": one.priority,
@@ -454,12 +451,12 @@ class HostSide:
                 "table": one.table,
                 **common,
             }
-            for one in found
+            for one in rules
             if one.src_len == wanted.family.bits
             and one.is_plain
             and not (one.output or one.destination)
             and (
-                (one.table, one.source) == own
+                (one.table, one.source) == key
                 or (one.priority in priorities and one.table in tables)
             )
         ]
@@ -508,10 +505,10 @@ def _delete_rule(rule: Mapping[str, Any], ipr: Rtnetlink) -> None:
 def _rules_of(wanted: WantedSide, rules: Sequence[Rule]) -> list[dict[str, Any]]:
     """Return those of the host's *rules* that are the rules of *wanted*, at any priority."""
     return [
-        own | {"priority": rule.priority}
-        for own in wanted.rules()
+        wanted_rule | {"priority": rule.priority}
+        for wanted_rule in wanted.rules()
         for rule in rules
-        if rule.leads(own)
+        if rule.leads(wanted_rule)
     ]
 
 
@@ -558,9 +555,9 @@ def has_next_hop(
     :raises NetlinkError: when the kernel refuses.
     """
     try:
-        (found,) = ipr.neigh("get", family=family.af, dst=next_hop, ifindex=index)
+        (entry,) = ipr.neigh("get", family=family.af, dst=next_hop, ifindex=index)
     except NetlinkError as error:
         if error.code == errno.ENOENT:
             return False
         raise
-    return bool(found.get_attr("NDA_LLADDR") == NEXT_HOP_MAC and found["state"] == _PERMANENT)
+    return bool(entry.get_attr("NDA_LLADDR") == NEXT_HOP_MAC and entry["state"] == _PERMANENT)

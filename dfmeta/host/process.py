@@ -122,11 +122,11 @@ def read_process(lock: str, *, proc: Path = PROC) -> ProcessFacts | None:
     :param lock: name of a unix socket in the abstract namespace, without the ``@``.
     """
     inode = _inode(lock, proc)
-    ours = _ours(proc) if inode else {}
-    for pid in ours:
+    lines = _ours(proc) if inode else {}
+    for pid in lines:
         with contextlib.suppress(OSError, ValueError):
             if _holds(proc / str(pid), inode):
-                return _facts(pid, proc, ours)
+                return _facts(pid, proc, lines)
     return None
 
 
@@ -174,12 +174,12 @@ def read_account(
 
 def read_sockets(paths: Iterable[str]) -> tuple[SocketFacts, ...]:
     """Read owner, group and mode of each socket; paths that do not exist are left out."""
-    found = []
+    sockets = []
     for path in paths:
         with contextlib.suppress(OSError):
             status = os.stat(path)
-            found.append(SocketFacts(path, status.st_uid, status.st_gid, status.st_mode & 0o777))
-    return tuple(found)
+            sockets.append(SocketFacts(path, status.st_uid, status.st_gid, status.st_mode & 0o777))
+    return tuple(sockets)
 
 
 def named_sockets(*, proc: Path = PROC) -> Iterator[NamedSocket]:
@@ -197,8 +197,8 @@ def named_sockets(*, proc: Path = PROC) -> Iterator[NamedSocket]:
 
 def _inode(lock: str, proc: Path) -> str:
     """Return the inode of the socket that is the lock; empty when there is none."""
-    found = (one.inode for one in named_sockets(proc=proc) if one.name == f"@{lock}")
-    return next(found, "")
+    inodes = (sock.inode for sock in named_sockets(proc=proc) if sock.name == f"@{lock}")
+    return next(inodes, "")
 
 
 def _ours(proc: Path) -> dict[int, bytes]:
@@ -208,7 +208,7 @@ def _ours(proc: Path) -> dict[int, bytes]:
 
 def _holds(folder: Path, inode: str) -> bool:
     wanted = f"socket:[{inode}]"
-    return any(_link(one) == wanted for one in (folder / "fd").iterdir())
+    return any(_link(path) == wanted for path in (folder / "fd").iterdir())
 
 
 def _link(path: Path) -> str:
@@ -218,7 +218,7 @@ def _link(path: Path) -> str:
         return ""  # it was closed in the meantime
 
 
-def _facts(pid: int, proc: Path, ours: Mapping[int, bytes]) -> ProcessFacts:
+def _facts(pid: int, proc: Path, lines: Mapping[int, bytes]) -> ProcessFacts:
     folder = proc / str(pid)
     status = _status(folder)
     return ProcessFacts(
@@ -229,7 +229,9 @@ def _facts(pid: int, proc: Path, ours: Mapping[int, bytes]) -> ProcessFacts:
         descriptors=_descriptors(folder),
         open=len(list((folder / "fd").iterdir())),
         workers=tuple(
-            one for one, line in ours.items() if _WORKER in line and _is_of(proc / str(one), pid)
+            child
+            for child, line in lines.items()
+            if _WORKER in line and _is_of(proc / str(child), pid)
         ),
     )
 
@@ -273,10 +275,10 @@ def _bytes(path: str) -> bytes:
     """Return what a file has, with the calls that this needs: a host has thousands of processes."""
     file = os.open(path, os.O_RDONLY)
     try:
-        found = part = os.read(file, _ROOM)
+        content = part = os.read(file, _ROOM)
         while part:
             part = os.read(file, _ROOM)
-            found += part
+            content += part
     finally:
         os.close(file)
-    return found
+    return content

@@ -95,7 +95,7 @@ class NetlinkSocket:
         message.reset()
         message.encode()
         self._sock.send(message.data)
-        found = list[Any]()
+        messages = list[Any]()
         whole = True
         while True:
             for answered, code, of, part in _parts(self._sock.recv(_ROOM)):
@@ -104,16 +104,16 @@ class NetlinkSocket:
                     continue
                 whole = whole and not code & _INTERRUPTED
                 if answered not in (_ERROR, _DONE):
-                    one = (answer or type(message))(part)
-                    one.decode()
-                    found.append(one)
+                    reply = (answer or type(message))(part)
+                    reply.decode()
+                    messages.append(reply)
                     continue
                 error = -_CODE.unpack_from(part, _HEADER.size)[0]
                 if error:
                     raise NetlinkError(error, os.strerror(error))
                 if not whole:
                     raise InterruptedError
-                return found
+                return messages
 
 
 class Rtnetlink(NetlinkSocket):
@@ -235,8 +235,8 @@ class Rtnetlink(NetlinkSocket):
         bits = 32 if family == socket.AF_INET else 128
         message["family"], message["dst_len"], message["src_len"] = family, bits, bits
         message["attrs"] = [("RTA_DST", dst), ("RTA_SRC", src)]
-        (found,) = self.ask(_ROUTE + 2, 0, message)
-        return found
+        (route,) = self.ask(_ROUTE + 2, 0, message)
+        return route
 
     def rule(
         self,

@@ -92,14 +92,14 @@ class Rule:
 
     def decode(self) -> None:
         """Read the message, as pyroute2's classes do after they are made."""
-        data, found, unpack, size = self._data, self._attributes, _ATTRIBUTE.unpack_from, 4
+        data, attributes, unpack, size = self._data, self._attributes, _ATTRIBUTE.unpack_from, 4
         self.family, self.dst_len, self.src_len, self.tos, table, _, _, self.action, self.flags = (
             _HEADER.unpack_from(data)
         )
         at, end = _HEADER.size, len(data) - size
         while at <= end:
             length, kind = unpack(data, at)
-            found[kind] = data[at + size : at + length]
+            attributes[kind] = data[at + size : at + length]
             at += (length + 3) & ~3 or size
         if self.action == _TO_TABLE:
             self.table = self._number(_TABLE, table)
@@ -145,17 +145,17 @@ class Rule:
             and not self.source
         )
 
-    def leads(self, own: Mapping[str, Any]) -> bool:
+    def leads(self, wanted: Mapping[str, Any]) -> bool:
         """Return whether it is dfmeta's rule *own*, at any priority.
 
         :param own: as :meth:`dfmeta.host.rtnetlink.Rtnetlink.rule` takes it.
         """
         return (
-            self.table == own["table"]
+            self.table == wanted["table"]
             and self.is_plain
-            and (self.source, self.src_len) == (own.get("src", ""), own.get("src_len", 0))
-            and self.destination == own.get("dst", "")
-            and self.output == own.get("oifname", "")
+            and (self.source, self.src_len) == (wanted.get("src", ""), wanted.get("src_len", 0))
+            and self.destination == wanted.get("dst", "")
+            and self.output == wanted.get("oifname", "")
             # A rule that suppresses default routes alone leads to the others.
             and self._number(_SUPPRESS, _NO_LIMIT) in (0, _NO_LIMIT)
         )
@@ -171,8 +171,8 @@ class Rule:
             return False
         matches = self._matches(packets)
         if self.flags & _INVERT:
-            return any(one is not Match.ALL for one in matches)
-        return all(one is not Match.NONE for one in matches)
+            return any(match is not Match.ALL for match in matches)
+        return all(match is not Match.NONE for match in matches)
 
     def _matches(self, packets: Packets) -> Iterator[Match]:
         """Yield what each selector matches of the packets."""
@@ -244,7 +244,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RulePlan:
     """Changes that bring dfmeta's rules before those of others that could take its packets.
 
     :ivar add: rules to add.
@@ -271,11 +271,11 @@ class Plan:
 
 def plan_of(
     rules: Sequence[Rule],
-    own: Sequence[Mapping[str, Any]],
+    wanted: Sequence[Mapping[str, Any]],
     packets: Packets,
     *,
     enough: Mapping[str, Any] | None = None,
-) -> Plan:
+) -> RulePlan:
     """Return the changes that *own* rules need.
 
     Each has its own priority, or comes directly before the rule of another program that could take
@@ -287,29 +287,34 @@ def plan_of(
     """
     # A former configuration may have had another table or device, and its rules go soon. Only
     # dfmeta has rules of its device, and rules from its address with that priority.
-    places = {(rule["priority"], rule["src"]) for rule in own if "src" in rule}
+    places = {(rule["priority"], rule["src"]) for rule in wanted if "src" in rule}
     former = {
-        one.table
-        for one in rules
-        if one.is_of(packets.device) or (one.priority, one.source) in places
+        present.table
+        for present in rules
+        if present.is_of(packets.device) or (present.priority, present.source) in places
     }
     packets = replace(packets, tables=packets.tables | former)
-    first = min((one.priority for one in rules for rule in own if one.leads(rule)), default=None)
-    before = own[0]["priority"] if first is None else first
-    taker = next((one for one in rules if one.takes(packets, before=before)), None)
+    first = min(
+        (present.priority for present in rules for rule in wanted if present.leads(rule)),
+        default=None,
+    )
+    before = wanted[0]["priority"] if first is None else first
+    taker = next((present for present in rules if present.takes(packets, before=before)), None)
     ahead = list(rules if taker is None else rules[: rules.index(taker)])
-    plan = Plan([], [], taker)
-    if enough is not None and any(one.leads(enough) for one in ahead):
+    plan = RulePlan([], [], taker)
+    if enough is not None and any(present.leads(enough) for present in ahead):
         # The table that all programs use is in force.
-        plan.drop.extend(_at(rule, one) for rule in own for one in rules if one.leads(rule))
+        plan.drop.extend(
+            _at(rule, present) for rule in wanted for present in rules if present.leads(rule)
+        )
         return plan
-    for rule in own:
-        _plan_one(plan, rule, [one for one in rules if one.leads(rule)], ahead)
+    for rule in wanted:
+        _plan_one(plan, rule, [present for present in rules if present.leads(rule)], ahead)
     return plan
 
 
 def _plan_one(
-    plan: Plan, rule: Mapping[str, Any], places: Sequence[Rule], ahead: Sequence[Rule]
+    plan: RulePlan, rule: Mapping[str, Any], places: Sequence[Rule], ahead: Sequence[Rule]
 ) -> None:
     """Add the changes to *plan* that one of dfmeta's rules needs.
 
@@ -317,16 +322,16 @@ def _plan_one(
     :param ahead: the host's rules before the first one of others that takes packets.
     """
     wanted = _priority_before(plan.taker, rule["priority"])
-    good = [one for one in places if one in ahead]
+    good = [place for place in places if place in ahead]
     if wanted == rule["priority"]:
-        if all(one.priority != wanted for one in good):
+        if all(place.priority != wanted for place in good):
             plan.add.append(dict(rule))
-            plan.drop.extend(_at(rule, one) for one in places)
+            plan.drop.extend(_at(rule, place) for place in places)
     elif not good:
         plan.late.append(rule)
         if wanted is not None:
             plan.add.append({**rule, "priority": wanted})
-            plan.drop.extend(_at(rule, one) for one in places)
+            plan.drop.extend(_at(rule, place) for place in places)
         elif not places:
             plan.add.append(dict(rule))
 
@@ -335,10 +340,10 @@ def _at(rule: Mapping[str, Any], place: Rule) -> dict[str, Any]:
     return {**rule, "priority": place.priority}
 
 
-def _priority_before(taker: Rule | None, own: int) -> int | None:
+def _priority_before(taker: Rule | None, priority: int) -> int | None:
     """Return the priority at which a rule precedes *taker*; None: nothing precedes priority 0."""
-    if taker is None or taker.priority > own:
-        return own
+    if taker is None or taker.priority > priority:
+        return priority
     return taker.priority - 1 if taker.priority else None
 
 

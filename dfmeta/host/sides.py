@@ -32,8 +32,8 @@ class HostSides:
 
     def addresses(self) -> frozenset[IPv4Address | IPv6Address]:
         """Return the host's own addresses as of the last check; no key may be one of them."""
-        own = self._side.addresses()
-        return own | self._side6.addresses() if self._side6 is not None else own
+        addresses = self._side.addresses()
+        return addresses | self._side6.addresses() if self._side6 is not None else addresses
 
     def look(self) -> tuple[list[str], bool]:
         """Check the settings of IPv6, and put those of the device in force.

@@ -196,11 +196,11 @@ def _networkd_files(root: Path) -> Iterator[Path]:
         if main.exists():
             yield main
             break
-    found: dict[str, Path] = {}
+    by_name: dict[str, Path] = {}
     for folder in reversed(_NETWORKD):
         for file in (root / folder / "networkd.conf.d").glob("*.conf"):
-            found[file.name] = file
-    yield from (found[name] for name in sorted(found))
+            by_name[file.name] = file
+    yield from (by_name[name] for name in sorted(by_name))
 
 
 def _network_section(file: Path) -> dict[str, bool]:

@@ -57,8 +57,8 @@ class NeutronApi:
 
         :raises SourceError: when there is no readable answer.
         """
-        owners = [("device_owner", one) for one in _NEXT_HOPS]
-        filters = [*owners, *(("network_id", one) for one in networks)]
+        owners = [("device_owner", value) for value in _NEXT_HOPS]
+        filters = [*owners, *(("network_id", value) for value in networks)]
         return self.ask(filters, DHCP_FIELDS)
 
     def ask(
@@ -83,7 +83,7 @@ class NeutronApi:
         :param limits: see :meth:`call`.
         :raises SourceError: when there is no readable answer, see :meth:`call`.
         """
-        params = [*filters, *(("fields", one) for one in fields)]
+        params = [*filters, *(("fields", field) for field in fields)]
         answer = self.call("GET", kind, params=params, **limits)
         rows = answer.get(kind) if isinstance(answer, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -133,8 +133,8 @@ def _own(error: Any) -> tuple[str, str]:
     """Return type and message of Neutron's own error; both are empty if there is none."""
     answer = getattr(error, "response", None)
     try:
-        own = answer.json()["NeutronError"] if answer is not None else {}
-        return str(own.get("type", "")), " ".join(str(own.get("message", "")).split())
+        details = answer.json()["NeutronError"] if answer is not None else {}
+        return str(details.get("type", "")), " ".join(str(details.get("message", "")).split())
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return "", ""
 

@@ -114,13 +114,13 @@ class NeutronTrunks:
 
     def ports_of(self, parents: Iterable[str]) -> list[Row]:
         """Return the ports of all containers of VMs."""
-        names = [name_of(one) for one in parents]
+        names = [name_of(parent) for parent in parents]
         rows = self._by("ports", "name", names, _PORT_FIELDS)
         return [row for row in rows if attachment_of(row)]
 
     def ports_for(self, attachments: Iterable[str]) -> list[Row]:
         """Return the ports of containers by the ids of their attachments."""
-        wanted = [f"{MARK}{one}" for one in attachments]
+        wanted = [f"{MARK}{attachment}" for attachment in attachments]
         return list(self._by("ports", "description", wanted, _PORT_FIELDS))
 
     def statuses(self, ports: Iterable[str]) -> dict[str, str]:
@@ -171,10 +171,10 @@ class NeutronTrunks:
         self, kind: str, filters: Sequence[tuple[str, str]], fields: Sequence[str], limit: float
     ) -> list[Row]:
         timeout = (self._connect, limit)
-        found: list[Row] = self._guard(
+        rows: list[Row] = self._guard(
             lambda: self._api.listed(kind, filters, fields, timeout=timeout)
         )
-        return found
+        return rows
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
         timeout = (self._connect, self._connect if method == "GET" else TIMEOUT)
@@ -184,12 +184,12 @@ class NeutronTrunks:
         if self._clock() < self._away + AWAY:
             raise SourceError(source="neutron", cause="it has just not answered", status=0)
         try:
-            found = ask()
+            answer = ask()
         except SourceError as error:
             self._away = float("-inf") if error.fields.get("status") else self._clock()
             raise
         self._away = float("-inf")
-        return found
+        return answer
 
 
 def name_of(parent: str) -> str:
@@ -220,6 +220,7 @@ def _trunk(row: Row) -> Trunk:
         status=str(row.get("status")),
         up=bool(row.get("admin_state_up", True)),
         subports={
-            str(one["port_id"]): int(one["segmentation_id"]) for one in row.get("sub_ports") or ()
+            str(subport["port_id"]): int(subport["segmentation_id"])
+            for subport in row.get("sub_ports") or ()
         },
     )

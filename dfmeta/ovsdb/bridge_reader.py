@@ -39,7 +39,7 @@ class TapPort:
 
     ofport: int | None
     mac: str
-    ours: bool
+    sound: bool
     """Whether it is marked as dfmeta's and configured as it should be."""
     marked: bool
     """Whether it is marked as dfmeta's."""
@@ -122,16 +122,16 @@ class BridgeReader:
         while touched:
             uuid = next(iter(touched))
             del touched[uuid]
-            there = _has_port(bridge, uuid) if members is None else uuid in members
-            if there or uuid in self._interfaces:
-                port = idl.tables["Port"].rows.get(uuid) if there else None
+            is_member = _has_port(bridge, uuid) if members is None else uuid in members
+            if is_member or uuid in self._interfaces:
+                port = idl.tables["Port"].rows.get(uuid) if is_member else None
                 for row in self._read_port(uuid, port):
                     touched.setdefault(row, None)
         changed, self._changed = self._changed, {}
         gone, self._gone = self._gone, {}
         tap = self._tap
         if tap is not None and tap.mtu_request == TAP_MTU < self.least_mtu:
-            tap = replace(tap, ours=False)
+            tap = replace(tap, sound=False)
         return Update(
             connected=True,
             # Other programs often write its external_ids.
@@ -174,7 +174,7 @@ class BridgeReader:
         }
         # Steps that may raise come first, so that the port is recorded as a whole.
         tap = patch = None
-        found: dict[Any, Mapping[PortId, Port]] = {}
+        by_row: dict[Any, Mapping[PortId, Port]] = {}
         members: list[Interface] = []
         others: dict[Any, str] = {}
         for key, interface in present.items():
@@ -184,9 +184,9 @@ class BridgeReader:
             if self._meta is not None and interface.name == self._meta.patch_int:
                 patch = interface
                 continue
-            read = {one.id: one for one in vifs(interface, self._trunks.lead(interface))}
+            read = {item.id: item for item in vifs(interface, self._trunks.lead(interface))}
             if read:
-                found[key] = read
+                by_row[key] = read
                 members.append(interface)
             elif interface.type in DEVICE_TYPES and interface.name != self.bridge:
                 others[key] = interface.name
@@ -198,22 +198,24 @@ class BridgeReader:
             self._patch, self._patch_row = patch, uuid
         elif uuid == self._patch_row:
             self._patch = self._patch_row = None
-        mtus = [one.mtu for one in present.values() if one.name != self.tap and _has_own_mtu(one)]
+        mtus = [
+            item.mtu for item in present.values() if item.name != self.tap and _has_own_mtu(item)
+        ]
         self._mtus.pop(uuid, None)
         if mtus:
             self._mtus[uuid] = min(mtus)
         before, now = self._interfaces.pop(uuid, ()), tuple(present)
         if port is not None:
             self._interfaces[uuid] = now
-        for one in before:
+        for item in before:
             # The interface may belong to another port now.
-            if self._owners.get(one) == uuid:
-                self._others.pop(one, None)
+            if self._owners.get(item) == uuid:
+                self._others.pop(item, None)
         self._others |= others
         self._owners.update(dict.fromkeys(now, uuid))
-        for key, guests in found.items():
+        for key, guests in by_row.items():
             self._note(str(key), guests)
-        for key in {*before, *now} - found.keys():
+        for key in {*before, *now} - by_row.keys():
             # The interface may belong to another port now.
             if self._owners.get(key) != uuid:
                 continue
@@ -227,11 +229,13 @@ class BridgeReader:
         before = self._known.pop(row, {})
         if guests:
             self._known[row] = guests
-        for one in before:
-            if one not in guests:
-                self._changed.pop(one, None)
-                self._gone[one] = None
-        self._changed |= {one: port for one, port in guests.items() if before.get(one) != port}
+        for port_id in before:
+            if port_id not in guests:
+                self._changed.pop(port_id, None)
+                self._gone[port_id] = None
+        self._changed |= {
+            port_id: port for port_id, port in guests.items() if before.get(port_id) != port
+        }
 
 
 def _listed(bridge: Any) -> Any:
@@ -255,7 +259,7 @@ def _has_own_mtu(interface: Interface) -> bool:
 
 def _read_tap(interface: Interface) -> TapPort:
     marked = is_marked(interface)
-    ours = (
+    is_sound = (
         marked
         and interface.type == "internal"
         and is_unflooded(interface)
@@ -264,7 +268,7 @@ def _read_tap(interface: Interface) -> TapPort:
     return TapPort(
         interface.ofport,
         mac=interface.mac_in_use,
-        ours=ours,
+        sound=is_sound,
         marked=marked,
         mtu_request=interface.mtu_request,
     )

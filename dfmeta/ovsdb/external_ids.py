@@ -74,11 +74,11 @@ def ids_of(external_ids: Mapping[str, str], other_config: Mapping[str, str]) -> 
 
     Trust: programs of the host have written them; they may be stale, doubled or invalid.
     """
-    own = own_ids(external_ids)
-    if own.ip:
-        return own
+    written = own_ids(external_ids)
+    if written.ip:
+        return written
     ip, mac = (other_config.get(key, "").strip() for key in PROVIDER_IDS)
-    return own._replace(ip=ip, mac=mac)
+    return written._replace(ip=ip, mac=mac)
 
 
 def parse_next_hops(text: str) -> tuple[tuple[NextHop, ...], tuple[str, ...]]:
@@ -145,12 +145,12 @@ def of_dhcp_ports(rows: Iterable[Mapping[str, Any]]) -> tuple[NextHop, ...]:
 
 def fixed_ips(row: Mapping[str, Any]) -> list[str]:
     """Return the IPv4 addresses of a port as Neutron returns it."""
-    found = []
+    addresses = []
     listed = row.get("fixed_ips")
-    for one in listed if isinstance(listed, list) else ():
+    for fixed_ip in listed if isinstance(listed, list) else ():
         with contextlib.suppress(ValueError, TypeError, AttributeError):
-            found.append(str(IPv4Address(str(one.get("ip_address")))))
-    return found
+            addresses.append(str(IPv4Address(str(fixed_ip.get("ip_address")))))
+    return addresses
 
 
 def _fault(entry: str, cause: str) -> str:

@@ -172,11 +172,11 @@ class MessageParser:
         if not self._depth and text.lstrip()[:1] not in ("", "{"):
             return self._fail("a message must be an object")
         whole = before + text
-        for found in _TOKEN.finditer(whole):
-            token = found[0]
+        for match in _TOKEN.finditer(whole):
+            token = match[0]
             if token[0] == '"':
-                if not found[1]:
-                    self._open = '"' + whole[found.end() :]
+                if not match[1]:
+                    self._open = '"' + whole[match.end() :]
                     break
             elif token in _OPENING:
                 self._depth += 1
@@ -186,7 +186,7 @@ class MessageParser:
                 self._depth -= 1
                 if not self._depth:
                     self._done = True
-                    return found.end() - len(before)
+                    return match.end() - len(before)
         return len(text)
 
     def _fail(self, error: str) -> int:

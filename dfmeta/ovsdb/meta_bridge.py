@@ -93,8 +93,8 @@ def datapath_of(bridge: Any) -> str:
 
 def others_on(bridge: Any, names: MetaNames) -> list[str]:
     """Return the names of the ports of others on the second bridge."""
-    known = {names.bridge, names.tap, names.patch_meta}
-    return [port.name for port in bridge.ports if port.name not in known]
+    expected = {names.bridge, names.tap, names.patch_meta}
+    return [port.name for port in bridge.ports if port.name not in expected]
 
 
 def keeps_fail_mode(bridge: Any, names: MetaNames) -> bool:
@@ -172,13 +172,13 @@ class MetaDatapathError(Exception):
     :param others: names of the ports of others.
     """
 
-    def __init__(self, bridge: str, *, found: str, wanted: str, others: Sequence[str]) -> None:
+    def __init__(self, bridge: str, *, present: str, wanted: str, others: Sequence[str]) -> None:
         super().__init__(
-            f"{bridge} has datapath_type {found}, the integration bridge has {wanted}, and "
+            f"{bridge} has datapath_type {present}, the integration bridge has {wanted}, and "
             f"{bridge} has ports of others: {', '.join(others)}. Set another [df_metadata] "
             f"meta_bridge, or remove these ports"
         )
-        self.bridge, self.found, self.wanted, self.others = bridge, found, wanted, others
+        self.bridge, self.found, self.wanted, self.others = bridge, present, wanted, others
 
 
 def ensure_tap(idl: Any, txn: Any, integration: str, name: str, *, least_mtu: int) -> None:
@@ -277,9 +277,9 @@ def write_ids(idl: Any, rows: Mapping[str, MetaIds]) -> None:
     :param rows: UUID of an Interface row → its Meta addresses; an empty one removes the key. Rows
         that do not exist any more are skipped.
     """
-    known = idl.tables["Interface"].rows
+    interfaces = idl.tables["Interface"].rows
     for uuid, ids in rows.items():
-        row = known.get(UUID(uuid))
+        row = interfaces.get(UUID(uuid))
         if row is not None:
             _put_keys(row, "external_ids", dict(zip(IDS, ids, strict=True)))
 
@@ -391,7 +391,7 @@ def _correct_bridge(row: Any, home: Any, names: MetaNames) -> None:
     if kind != wanted:
         others = others_on(row, names)
         if others:
-            raise MetaDatapathError(row.name, found=kind, wanted=wanted, others=others)
+            raise MetaDatapathError(row.name, present=kind, wanted=wanted, others=others)
         row.datapath_type = home.datapath_type
     if not keeps_fail_mode(row, names):
         _put(row, "fail_mode", [SECURE])

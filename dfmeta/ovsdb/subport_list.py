@@ -92,25 +92,25 @@ def parse(text: str) -> SubportList:
         listed = read(text)
     except SubportListError as error:
         return SubportList({}, (f"external_ids:{KEY}: {error.fields['cause']}",))
-    found: dict[int, ListEntry] = {}
+    entries: dict[int, ListEntry] = {}
     faults: list[str] = []
     times = Counter(vid for vid in map(_vid, listed) if vid)
-    for one in listed:
-        vid = _vid(one)
+    for member in listed:
+        vid = _vid(member)
         try:
-            entry = entry_of(one)
+            entry = entry_of(member)
         except SubportListError as error:
-            faults.append(f"{_shown(one)}: {error.fields['cause']}")
+            faults.append(f"{_shown(member)}: {error.fields['cause']}")
             continue
         if times[vid] == 1:
-            found[vid] = entry
+            entries[vid] = entry
     for vid, count in times.items():
         if count > 1:
             faults.append(f"VID {vid} is there {count} times, so that no entry of it counts")
     if len(faults) > FAULTS_MAX:
         rest = len(faults) - FAULTS_MAX + 1
         faults[FAULTS_MAX - 1 :] = [f"{rest} more entries are wrong"]
-    return SubportList(found, tuple(f"external_ids:{KEY}: {fault}" for fault in faults))
+    return SubportList(entries, tuple(f"external_ids:{KEY}: {fault}" for fault in faults))
 
 
 def read(text: str) -> list[Any]:
@@ -130,20 +130,20 @@ def read(text: str) -> list[Any]:
     return listed
 
 
-def entry_of(one: object) -> ListEntry:
+def entry_of(member: object) -> ListEntry:
     """Read a member of a list.
 
     :raises SubportListError: with the cause, when it is not a valid entry.
     """
-    if isinstance(one, _Wrong):
+    if isinstance(member, _Wrong):
         raise SubportListError(cause="a member has its name twice")
-    if not isinstance(one, dict):
+    if not isinstance(member, dict):
         raise SubportListError(cause="it is not an object")
-    vid = _vid(one)
+    vid = _vid(member)
     if not vid:
         raise SubportListError(cause=f"vid is not a number from 1 to {VID_MAX}")
     names = ("port_id", "instance_id", "project_id", "mac", "attachment")
-    port_id, instance, project, mac, attachment = (_text(one, name) for name in names)
+    port_id, instance, project, mac, attachment = (_text(member, name) for name in names)
     mac = mac.lower()
     if port_id and not _PORT_ID.fullmatch(port_id):
         raise SubportListError(cause="port_id is not of 1 to 255 printable ASCII characters")
@@ -156,7 +156,7 @@ def entry_of(one: object) -> ListEntry:
     if attachment and not instance_of(attachment):
         raise SubportListError(cause="attachment is not a UUID")
     return ListEntry(
-        *(vid, port_id, instance_of(instance), project, mac, _mtu(one), instance_of(attachment))
+        *(vid, port_id, instance_of(instance), project, mac, _mtu(member), instance_of(attachment))
     )
 
 
@@ -168,7 +168,7 @@ def with_entry(text: str, entry: ListEntry) -> str:
 
     :raises SubportListError: when *text* is no list, or the new one is too long.
     """
-    before = (_attachment(one) for one in _members(text) if _vid(one) == entry.vid)
+    before = (_attachment(member) for member in _members(text) if _vid(member) == entry.vid)
     attachment = entry.attachment or next(filter(None, before), "")
     return _write([*_others(text, entry.vid), replace(entry, attachment=attachment).members()])
 
@@ -186,8 +186,8 @@ def claims(text: str) -> list[ListClaim]:
     """Return the claims of all entries; none when the list cannot be read."""
     with contextlib.suppress(SubportListError):
         return [
-            ListClaim(_vid(one), _id(one, "attachment"), _id(one, "port_id"))
-            for one in _members(text)
+            ListClaim(_vid(member), _id(member, "attachment"), _id(member, "port_id"))
+            for member in _members(text)
         ]
     return []
 
@@ -203,17 +203,19 @@ def with_attachments(text: str, entries: Iterable[ListEntry]) -> str:
     """
     before = listed = _members(text)
     for entry in entries:
-        there = [one for one in listed if _vid(one) == entry.vid]
-        if not all(map(_attachment, there)):
+        present = [member for member in listed if _vid(member) == entry.vid]
+        if not all(map(_attachment, present)):
             cause = f"VID {entry.vid} has an entry of another program"
             raise SubportListError(cause=cause, vid=entry.vid)
-        own: dict[str, Any] = next(
-            (one for one in there if _attachment(one) == entry.attachment), {}
+        former: dict[str, Any] = next(
+            (member for member in present if _attachment(member) == entry.attachment), {}
         )
-        given = {name: value for name, value in own.items() if value}
+        given = {name: value for name, value in former.items() if value}
         new = {**entry.members(), **given, "port_id": entry.port_id}
         rest = [
-            one for one in listed if _vid(one) != entry.vid and _attachment(one) != entry.attachment
+            member
+            for member in listed
+            if _vid(member) != entry.vid and _attachment(member) != entry.attachment
         ]
         if new not in listed or len(rest) + 1 < len(listed):
             listed = [*rest, new]
@@ -227,9 +229,9 @@ def without_attachments(text: str, attachments: Collection[str]) -> str:
 
     :raises SubportListError: when the new list cannot be written.
     """
-    if not any(one.attachment in attachments for one in claims(text)):
+    if not any(member.attachment in attachments for member in claims(text)):
         return text
-    left = [one for one in _members(text) if _attachment(one) not in attachments]
+    left = [member for member in _members(text) if _attachment(member) not in attachments]
     return _write(left) if left else ""
 
 
@@ -258,19 +260,19 @@ def _members(text: str) -> list[Any]:
     return read(text) if text.strip() else []
 
 
-def _attachment(one: object) -> str:
+def _attachment(member: object) -> str:
     """Return the attachment of a member of a list; empty when it has none."""
-    return _id(one, "attachment")
+    return _id(member, "attachment")
 
 
-def _id(one: object, name: str) -> str:
+def _id(member: object, name: str) -> str:
     """Return the UUID of that name in a member of a list; empty when it has none."""
-    value = one.get(name) if isinstance(one, dict) else None
+    value = member.get(name) if isinstance(member, dict) else None
     return instance_of(value) if isinstance(value, str) else ""
 
 
 def _others(text: str, vid: int) -> list[Any]:
-    return [one for one in _members(text) if _vid(one) != vid]
+    return [member for member in _members(text) if _vid(member) != vid]
 
 
 def _write(listed: Sequence[Any]) -> str:
@@ -304,17 +306,17 @@ def _int(text: str) -> int | _Wrong:
     return int(text) if len(text) <= DIGITS_MAX else _Wrong(text)
 
 
-def _vid(one: object) -> int:
+def _vid(member: object) -> int:
     """Return the VLAN id of a member of a list; 0 when it has none."""
-    if isinstance(one, _Wrong):
-        return one.vid
-    vid = one.get("vid") if isinstance(one, dict) else None
+    if isinstance(member, _Wrong):
+        return member.vid
+    vid = member.get("vid") if isinstance(member, dict) else None
     return vid if type(vid) is int and 1 <= vid <= VID_MAX else 0
 
 
-def _mtu(one: Mapping[str, Any]) -> int:
+def _mtu(member: Mapping[str, Any]) -> int:
     """Return the MTU of an entry; 0 when it has none."""
-    mtu = one.get("mtu")
+    mtu = member.get("mtu")
     if mtu is None:
         return 0
     least, most = MTU
@@ -323,8 +325,8 @@ def _mtu(one: Mapping[str, Any]) -> int:
     return mtu
 
 
-def _text(one: Mapping[str, Any], name: str) -> str:
-    value = one.get(name)
+def _text(member: Mapping[str, Any], name: str) -> str:
+    value = member.get(name)
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -332,7 +334,7 @@ def _text(one: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _shown(one: object) -> str:
-    value = one.value if isinstance(one, _Wrong) else one
+def _shown(member: object) -> str:
+    value = member.value if isinstance(member, _Wrong) else member
     text = json.dumps(value, default=lambda _value: "?")
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

@@ -133,30 +133,34 @@ class Trunks:
                 self._of_trunk.setdefault(side.bridge, {})[row] = side
         if before == side:
             return set()
-        changed = [one for one in (before, side) if one is not None]
-        keys = {_interface(one.name) for one in changed}
-        return keys | {_trunk(one.bridge) for one in changed if one.is_vm or one.is_parent}
+        changed = [changed_side for changed_side in (before, side) if changed_side is not None]
+        keys = {_interface(changed_side.name) for changed_side in changed}
+        return keys | {
+            _trunk(changed_side.bridge)
+            for changed_side in changed
+            if changed_side.is_vm or changed_side.is_parent
+        }
 
     def put_list(self, row: Hashable, parent: str, text: str) -> set[str]:
         """Store the list of subports in the row of a parent; empty: none."""
-        before, there = self._list_of(parent), self._lists.setdefault(parent, {})
-        there.pop(row, None)
+        before, texts = self._list_of(parent), self._lists.setdefault(parent, {})
+        texts.pop(row, None)
         if text:
-            there[row] = text
-        if not there:
+            texts[row] = text
+        if not texts:
             del self._lists[parent]
         return {_list(parent)} if self._list_of(parent) != before else set()
 
     def lead(self, row: Interface) -> Lead:
         """Return the values of an interface of the integration bridge that are in other rows."""
         kind, side = kind_of(row), self._side(row.peer)
-        there = self._of_trunk.get(side.bridge, {}).values() if side is not None else ()
+        sides = self._of_trunk.get(side.bridge, {}).values() if side is not None else ()
         if kind is PortKind.PARENT:
-            vms = [one for one in there if one.is_vm and one.iface_id == row.iface_id]
+            vms = [end for end in sides if end.is_vm and end.iface_id == row.iface_id]
             return Lead(vm=vms[0] if len(vms) == 1 else None)
         if side is None or kind is not PortKind.SUBPORT:
             return NO_LEAD
-        parents = [one.peer for one in there if one.is_parent]
+        parents = [end.peer for end in sides if end.is_parent]
         parent = parents[0] if len(parents) == 1 else ""
         return Lead(side.tag, parent, subports=self._list_of(parent))
 
@@ -168,10 +172,10 @@ class Trunks:
         if kind_of(row) is PortKind.PORT:
             return set()
         side = self._side(row.peer)
-        found = {_interface(row.peer)}
+        keys = {_interface(row.peer)}
         if side is not None:
-            found.add(_trunk(side.bridge))
-        return found | {_list(lead.parent)} if lead.parent else found
+            keys.add(_trunk(side.bridge))
+        return keys | {_list(lead.parent)} if lead.parent else keys
 
     def _side(self, name: str) -> Side | None:
         return self._sides.get(self._named.get(name))
@@ -180,9 +184,9 @@ class Trunks:
         return next(reversed(self._lists.get(parent, {}).values()), "")
 
     def _forget(self, row: Hashable, bridge: str) -> None:
-        there = self._of_trunk.get(bridge, {})
-        there.pop(row, None)
-        if not there:
+        sides = self._of_trunk.get(bridge, {})
+        sides.pop(row, None)
+        if not sides:
             self._of_trunk.pop(bridge, None)
 
 
@@ -284,10 +288,10 @@ class TrunkRows:
         return self._following(changed)
 
     def _following(self, keys: Iterable[str]) -> list[Any]:
-        found: dict[Any, None] = {}
+        rows: dict[Any, None] = {}
         for key in keys:
-            found |= self._followers.get(key, {})
-        return list(found)
+            rows |= self._followers.get(key, {})
+        return list(rows)
 
     def _members(self, uuid: Any, row: Any) -> dict[Any, None]:
         """Return the ports that have been added to a bridge and removed from it.
@@ -295,26 +299,28 @@ class TrunkRows:
         :param row: None when the bridge is gone.
         """
         other = row is not None and row.name != self._bridge
-        there = {port.uuid: row.name for port in row.ports} if other else {}
+        homes = {port.uuid: row.name for port in row.ports} if other else {}
         before = self._ports.pop(uuid, _NONE)
         if other:
-            self._ports[uuid] = frozenset(there)
-        for port in before - there.keys():
+            self._ports[uuid] = frozenset(homes)
+        for port in before - homes.keys():
             # Another bridge may have the port now.
             if not any(port in ports for ports in self._ports.values()):
                 self._homes.pop(port, None)
-        self._homes |= there
-        return dict.fromkeys(there.keys() ^ before)
+        self._homes |= homes
+        return dict.fromkeys(homes.keys() ^ before)
 
     def _read_port(self, uuid: Any, port: Any) -> set[str]:
         """Read a port of another bridge; return the keys that have changed.
 
         :param port: the row; None when no other bridge has it.
         """
-        there = {one.uuid: one for one in port.interfaces} if port is not None else {}
+        rows = (
+            {interface.uuid: interface for interface in port.interfaces} if port is not None else {}
+        )
         keys: set[str] = set()
-        for key in {*self._interfaces.pop(uuid, ()), *there}:
-            row = there.get(key)
+        for key in {*self._interfaces.pop(uuid, ()), *rows}:
+            row = rows.get(key)
             if row is not None:
                 self._owners[key] = uuid
             elif self._owners.get(key) == uuid:
@@ -323,6 +329,6 @@ class TrunkRows:
                 continue  # another port has it now
             side = None if row is None else side_of(read_interface(self._homes[uuid], port, row))
             keys |= self._trunks.put(key, side)
-        if there:
-            self._interfaces[uuid] = tuple(there)
+        if rows:
+            self._interfaces[uuid] = tuple(rows)
         return keys

@@ -105,7 +105,7 @@ def vifs(row: Interface, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     )
     if kind is PortKind.PARENT:
         return (port,)
-    return (port, *(_behind(port, one) for one in listed.entries.values()))
+    return (port, *(_behind(port, subport) for subport in listed.entries.values()))
 
 
 def _allowed(row: Interface, kind: PortKind, lead: Lead) -> bool:
@@ -147,8 +147,8 @@ def _of_subport(ids: Mapping[str, str], entry: ListEntry | None) -> dict[str, st
     key = _key_of(ids)
     if entry is None or ids.get(key, entry.instance_id).lower() != entry.instance_id:
         return dict(ids)
-    found = {key or INSTANCE_KEYS[0]: entry.instance_id, "project-id": entry.project_id}
-    return {**found, **ids}
+    listed = {key or INSTANCE_KEYS[0]: entry.instance_id, "project-id": entry.project_id}
+    return {**listed, **ids}
 
 
 def _key_of(ids: Mapping[str, str]) -> str:

@@ -47,10 +47,10 @@ def control_socket(folder: Path) -> Path:
         candidates.insert(0, folder / f"{_NAME}.{pid}.ctl")
     except (OSError, ValueError):
         pid = 0
-    found = next((one for one in candidates if one.exists()), None)
-    if found is None:
+    path = next((candidate for candidate in candidates if candidate.exists()), None)
+    if path is None:
         raise VswitchdError(target=candidates[0], cause="there is no control socket: not running")
-    return found
+    return path
 
 
 class Vswitchd:

@@ -243,15 +243,15 @@ class OvsdbWatcher:
     # The thread's side
 
     def _run(self) -> None:
-        said = ""
+        logged = ""
         while not self._stopping:
             try:
                 self._serve_connection()
             except Exception as error:  # the IDL raises many kinds; the thread must outlive all
-                if str(error) != said:
+                if str(error) != logged:
                     LOG.warning("OVSDB at %s: %s", self.remote, error)
                     LOG.debug("OVSDB thread", exc_info=True)
-                said = str(error)
+                logged = str(error)
             self._tell(Update(connected=False))
             if not self._stopping:
                 _time.sleep(RECONNECT_PAUSE)
@@ -293,9 +293,9 @@ class OvsdbWatcher:
         if idl.echoed and self._last is not None:
             idl.echoed, self._answered = False, self._sent
             self._tell(replace(self._last, changed=(), gone=(), answered=self._answered))
-        asked = self._asked
-        if asked > self._answered and idl.echo():
-            self._sent = asked
+        latest = self._asked
+        if latest > self._answered and idl.echo():
+            self._sent = latest
 
     def _refuse_jobs(self) -> None:
         while self._jobs:

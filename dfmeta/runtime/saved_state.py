@@ -79,7 +79,7 @@ class Listeners(NamedTuple):
 
 
 @dataclass(slots=True)
-class State:
+class SavedState:
     """Contents of the state file."""
 
     port: int = 0
@@ -130,19 +130,19 @@ class StateFile:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise _unusable(folder, PermissionError(13, "Permission denied"))
 
-    def load(self) -> State:
+    def load(self) -> SavedState:
         """Return the state from the file; an empty state if the file is missing or unreadable."""
         try:
             return read_state(self._path.parent)
         except FileNotFoundError:
-            return State()
+            return SavedState()
         except UNREADABLE as error:
             LOG.warning("%s cannot be read (%s): starting with an empty state", self._path, error)
-            return State()
+            return SavedState()
 
     def save(
         self,
-        state: State,
+        state: SavedState,
         changed: Collection[Endpoint] | None = None,
         *,
         give_way: Callable[[], object] = lambda: None,
@@ -212,12 +212,12 @@ class StateFile:
             give_way()
 
 
-def _values(state: State) -> dict[str, Any]:
-    values = {one.name: getattr(state, one.name) for one in fields(state)}
+def _values(state: SavedState) -> dict[str, Any]:
+    values = {member.name: getattr(state, member.name) for member in fields(state)}
     return values | {"host": asdict(state.host) if state.host is not None else None}
 
 
-def read_state(folder: Path) -> State:
+def read_state(folder: Path) -> SavedState:
     """Return the state in *folder*.
 
     :raises UNREADABLE: one of these exceptions, if there is no readable state.
@@ -225,14 +225,14 @@ def read_state(folder: Path) -> State:
     raw = json.loads((folder / FILE).read_text(encoding="utf-8"))
     if raw["version"] != VERSION:
         raise ValueError(f"it has format {raw['version']!r}, this dfmeta knows {VERSION}")
-    return State(
+    return SavedState(
         port=int(raw["port"]),
         listener=int(raw["listener"]),
         holders={
             _endpoint(name): Holder(
-                str(one["port_id"]), str(one["instance_id"]), _slots(one["slots"])
+                str(holder["port_id"]), str(holder["instance_id"]), _slots(holder["slots"])
             )
-            for name, one in raw["holders"].items()
+            for name, holder in raw["holders"].items()
         },
         arp_ignore=None if raw["arp_ignore"] is None else int(raw["arp_ignore"]),
         host=_host_memory(raw.get("host")),
@@ -247,8 +247,10 @@ def read_state(folder: Path) -> State:
 def _plain(holder: Holder) -> dict[str, Any]:
     """Return a holder in the form of the file: slot → MAC, IP and, for IPv6, the service."""
     slots = {
-        number: [] if one is None else [one.mac, *map(str, filter(None, (one.ip, one.service)))]
-        for number, one in holder.slots.items()
+        number: []
+        if address is None
+        else [address.mac, *map(str, filter(None, (address.ip, address.service)))]
+        for number, address in holder.slots.items()
     }
     return {"port_id": holder.port_id, "instance_id": holder.instance_id, "slots": slots}
 
@@ -260,7 +262,7 @@ def _slots(raw: Any) -> dict[int, GuestAddress | None]:
     """
     if isinstance(raw, list):
         return dict.fromkeys(map(int, raw))
-    return {int(number): _address(*one) if one else None for number, one in raw.items()}
+    return {int(number): _address(*address) if address else None for number, address in raw.items()}
 
 
 def _address(mac: str, ip: str, service: str | None = None) -> GuestAddress:

@@ -46,11 +46,11 @@ def when(values: Collection[int], block: Sequence[Instruction]) -> list[Instruct
 
     :param block: a program, which ends with :data:`PASS` or :data:`DROP`.
     """
-    found = [
+    comparisons = [
         (_JUMP_IF_EQUAL, left, 0 if left else len(block), value)
         for left, value in zip(reversed(range(len(values))), values, strict=True)
     ]
-    return [*found, *block]
+    return [*comparisons, *block]
 
 
 def attach(sock: Any, program: Sequence[Instruction]) -> None:

@@ -61,7 +61,7 @@ class Domain:
     """Name in virsh."""
 
     @property
-    def found(self) -> Ownership:
+    def ownership(self) -> Ownership:
         """Return the domain's identity in the form of an identity source."""
         return Ownership(self.instance_id, self.project_id, self.name)
 
@@ -90,9 +90,9 @@ def match(port: Port, domains: Iterable[Domain]) -> Domain | None:
         return None
     pairs = [(domain, nic) for domain in domains if domain.active for nic in domain.nics]
     for is_it in (_by_id, _by_device, _by_mac):
-        found = {domain.instance_id: domain for domain, nic in pairs if is_it(port, nic)}
-        if found:
-            return found.popitem()[1] if len(found) == 1 else None
+        matches = {domain.instance_id: domain for domain, nic in pairs if is_it(port, nic)}
+        if matches:
+            return matches.popitem()[1] if len(matches) == 1 else None
     return None
 
 
@@ -104,8 +104,8 @@ def _by_device(port: Port, nic: DomainNic) -> bool:
     if (port.iface_id and nic.iface_id) or not nic.dev or not _same_mac(port, nic):
         return False
     # A port behind its own bridge has the same id in its name and another prefix.
-    mine = port.iface_id[:_NOVA_ID]
-    nova = len(mine) == _NOVA_ID and nic.dev[_NOVA_PREFIX:] == mine
+    id_in_name = port.iface_id[:_NOVA_ID]
+    nova = len(id_in_name) == _NOVA_ID and nic.dev[_NOVA_PREFIX:] == id_in_name
     return nic.dev == port.name or nova
 
 
@@ -214,7 +214,7 @@ class Folders:
     def scan(self) -> Scan:
         """Check all files and parse those that are new or changed."""
         scan = Scan(self._clock())
-        known: dict[str, _File] = {}
+        files: dict[str, _File] = {}
         for folder in self._paths:
             try:
                 entries = [e for e in os.scandir(folder) if e.name.endswith(_SUFFIX)]
@@ -224,16 +224,16 @@ class Folders:
                 scan.error = f"{folder}: {error.strerror}"
                 continue
             for entry in entries:
-                self._look_at(entry, scan, known)
-        self._known = known
-        scan.domains = [domain for _stamp, domain in known.values() if domain is not None]
+                self._look_at(entry, scan, files)
+        self._known = files
+        scan.domains = [domain for _stamp, domain in files.values() if domain is not None]
         return scan
 
     def _look_at(
         self,
         entry: os.DirEntry[str],
         scan: Scan,
-        known: dict[str, _File],
+        files: dict[str, _File],
     ) -> None:
         try:
             status = entry.stat(follow_symlinks=False)
@@ -244,7 +244,7 @@ class Folders:
         stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
         before = self._known.get(entry.path)
         if before is not None and before[0] == stamp:
-            known[entry.path] = before
+            files[entry.path] = before
             return
         domain = None
         try:
@@ -254,4 +254,4 @@ class Folders:
             return
         except (OSError, DomainError) as error:
             scan.broken.append(f"{entry.path}: {error}")
-        known[entry.path] = (stamp, domain)
+        files[entry.path] = (stamp, domain)

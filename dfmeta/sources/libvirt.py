@@ -64,12 +64,14 @@ class LibvirtSource:
         port = question.port
         domain: Domain | None = None
         if question.proven:
-            mine = [one for one in scan.domains if one.instance_id == port.instance_id]
-            domain = max(mine, key=lambda one: one.active, default=None)
+            domains = [
+                candidate for candidate in scan.domains if candidate.instance_id == port.instance_id
+            ]
+            domain = max(domains, key=lambda candidate: candidate.active, default=None)
         else:
             domain = match(port, scan.domains)
         if domain is not None:
-            return domain.found
+            return domain.ownership
         if scan.error:
             raise SourceError(source=self.name, cause=scan.error)
         return Ownership()

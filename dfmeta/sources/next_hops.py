@@ -127,8 +127,8 @@ class NextHops:
         moments += [network.until for network in self._known.values()]
         return min(moments, default=math.inf) - self._clock()
 
-    def _is_due(self, known: _Place | _NetworkHops | None) -> bool:
-        return known is None or known.until <= self._clock()
+    def _is_due(self, answer: _Place | _NetworkHops | None) -> bool:
+        return answer is None or answer.until <= self._clock()
 
     def _place(self, row: Row) -> _Place:
         network = instance_of(str(row.get("network_id") or ""))

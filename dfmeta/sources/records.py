@@ -69,8 +69,8 @@ def names_in(document: str | None) -> tuple[str, ...]:
 
     Trust: another program may have written the document; names have no control characters.
     """
-    found = (_member(document, one) for one in ("name", "hostname"))
-    return tuple(dict.fromkeys(filter(None, found)))
+    names = (_member(document, member) for member in ("name", "hostname"))
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 def _member(document: str | None, name: str) -> str:

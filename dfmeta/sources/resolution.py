@@ -45,7 +45,7 @@ class SourceAnswer:
     """The answer of a source for a port."""
 
     source: str
-    found: Ownership = field(default_factory=Ownership)
+    ownership: Ownership = field(default_factory=Ownership)
     unverified: bool = False
 
 
@@ -66,20 +66,23 @@ def merge(row: Port, answers: Sequence[SourceAnswer], *, port_project: bool = Fa
     """
     port = bare(row)
     for answer in answers:
-        found = _of_row(row) if answer.source == OVSDB else answer.found
-        if not contradicts(port, found):
-            port = _fill(port, found, answer)
+        ownership = _of_row(row) if answer.source == OVSDB else answer.ownership
+        if not contradicts(port, ownership):
+            port = _fill(port, ownership, answer)
     if port_project and not port.project_id:
         for answer in answers:
-            if answer.found.port_project:
+            if answer.ownership.port_project:
                 sources = {**port.sources, PROJECT: f"{answer.source} (port)"}
-                return replace(port, project_id=answer.found.port_project, sources=sources)
+                return replace(port, project_id=answer.ownership.port_project, sources=sources)
     return port
 
 
-def contradicts(port: Port, found: Ownership) -> bool:
+def contradicts(port: Port, ownership: Ownership) -> bool:
     """Return whether *found* has another instance than *port*."""
-    return bool(port.instance_id and found.instance_id) and port.instance_id != found.instance_id
+    return (
+        bool(port.instance_id and ownership.instance_id)
+        and port.instance_id != ownership.instance_id
+    )
 
 
 def open_fields(port: Port) -> frozenset[str]:
@@ -90,14 +93,14 @@ def open_fields(port: Port) -> frozenset[str]:
     )
 
 
-def _fill(port: Port, found: Ownership, answer: SourceAnswer) -> Port:
+def _fill(port: Port, ownership: Ownership, answer: SourceAnswer) -> Port:
     new = {
         name: value
         for name in FIELDS
-        if (value := getattr(found, name)) and not getattr(port, name)
+        if (value := getattr(ownership, name)) and not getattr(port, name)
     }
     unverified = answer.unverified if INSTANCE in new else port.unverified
-    if found.instance_id and not answer.unverified:
+    if ownership.instance_id and not answer.unverified:
         unverified = False  # the host itself confirms the instance
     sources = {**port.sources, **dict.fromkeys(new, answer.source)}
     return replace(port, **new, unverified=unverified, sources=sources)
@@ -197,7 +200,7 @@ class Resolution:
         self._merge()
 
     def answer(
-        self, name: str, found: Ownership, *, now: float, crowd: float
+        self, name: str, ownership: Ownership, *, now: float, crowd: float
     ) -> metrics.LookupOutcome:
         """Take the answer of a source, and return its kind.
 
@@ -209,12 +212,12 @@ class Resolution:
         longest = source.retry[1]
         if query.until >= now + longest:
             query.until = now + longest * crowd
-        if contradicts(self.port, found):
+        if contradicts(self.port, ownership):
             return "conflict"
-        if found != Ownership():
-            self._answers[name] = SourceAnswer(name, found, source.unverified)
+        if ownership != Ownership():
+            self._answers[name] = SourceAnswer(name, ownership, source.unverified)
         self._merge()
-        return "found" if found != Ownership() else "nothing"
+        return "found" if ownership != Ownership() else "nothing"
 
     def _merge(self) -> None:
         answers = list(self._answers.values())
@@ -241,4 +244,4 @@ class Resolution:
         return not source.by_instance or PortQuery(self.port, 0.0).proven
 
     def _port_project(self) -> bool:
-        return any(answer.found.port_project for answer in self._answers.values())
+        return any(answer.ownership.port_project for answer in self._answers.values())

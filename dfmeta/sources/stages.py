@@ -35,13 +35,13 @@ class Subports:
 
     :param deliver: called with each port, and again when its parent has changed.
     :param drop: called with the id of each removed port.
-    :param own: whether subports have instances of their own.
+    :param independent: whether subports have instances of their own.
     """
 
     def __init__(
-        self, deliver: Callable[[Port], None], drop: Callable[[PortId], None], *, own: bool
+        self, deliver: Callable[[Port], None], drop: Callable[[PortId], None], *, independent: bool
     ) -> None:
-        self._deliver, self._drop, self._own = deliver, drop, own
+        self._deliver, self._drop, self._independent = deliver, drop, independent
         self._ports: dict[PortId, Port] = {}
         self._parents: dict[str, Port] = {}
         """Name → the port of untagged frames, unless it is a subport."""
@@ -60,7 +60,7 @@ class Subports:
             self._parents[port.name] = port
         self._deliver(self._complete(port))
         for parent in dict.fromkeys(
-            one.name for one in (before, port) if one and _may_be_parent(one)
+            changed.name for changed in (before, port) if changed and _may_be_parent(changed)
         ):
             self._tell_children(parent)
 
@@ -74,26 +74,26 @@ class Subports:
             self._tell_children(port.name)
 
     def _forget(self, port: Port) -> None:
-        there = self._children.get(port.parent, {})
-        there.pop(port.id, None)
-        if not there:
+        children = self._children.get(port.parent, {})
+        children.pop(port.id, None)
+        if not children:
             self._children.pop(port.parent, None)
-        mine = self._parents.get(port.name)
-        if mine is not None and mine.id == port.id:
+        parent = self._parents.get(port.name)
+        if parent is not None and parent.id == port.id:
             del self._parents[port.name]
 
     def _tell_children(self, parent: str) -> None:
-        for one in list(self._children.get(parent, ())):
-            self._deliver(self._complete(self._ports[one]))
+        for child in list(self._children.get(parent, ())):
+            self._deliver(self._complete(self._ports[child]))
 
     def _complete(self, port: Port) -> Port:
         if port.kind is not PortKind.SUBPORT or port.fault:
             return port
         parent = self._parents.get(port.parent)
-        if self._own:
+        if self._independent:
             # The project of its port in Neutron is a guess, which comes later than the parent's.
-            known = port.project_id and not port.sources.get(PROJECT, "").endswith("(port)")
-            if parent is None or known or port.unverified or not parent.project_id:
+            has_project = port.project_id and not port.sources.get(PROJECT, "").endswith("(port)")
+            if parent is None or has_project or port.unverified or not parent.project_id:
                 return port
             sources = {**port.sources, PROJECT: PARENT}
             return replace(port, project_id=parent.project_id, sources=sources)

@@ -122,7 +122,7 @@ class TrunkDetails:
         :raises SourceError: when Neutron does not answer; the answers so far count.
         """
         ids = {instance_of(port.iface_id) for port in self._parents.values()}
-        self._known = {name: known for name, known in self._known.items() if name in ids}
+        self._known = {name: subports for name, subports in self._known.items() if name in ids}
         due = sorted(port_id for port_id in ids if self._is_due(port_id))
         for rows in self._rounds.ports(due, FIELDS):
             until = self._clock() + FRESH
@@ -133,20 +133,20 @@ class TrunkDetails:
             self._apply(row)
             turns.give_way()
         now = self._clock()
-        return min((known.until - now for known in self._known.values()), default=FRESH)
+        return min((subports.until - now for subports in self._known.values()), default=FRESH)
 
     def _end(self, port_id: PortId) -> None:
         """Know that subport no longer, until Neutron names it again."""
         parent = self._parents.get(port_id.row)
         name = instance_of(parent.iface_id) if parent is not None else ""
         if name in self._known:
-            known = self._known[name]
-            rest = {vid: one for vid, one in known.entries.items() if vid != port_id.vid}
-            self._known[name] = replace(known, entries=rest)
+            subports = self._known[name]
+            rest = {vid: entry for vid, entry in subports.entries.items() if vid != port_id.vid}
+            self._known[name] = replace(subports, entries=rest)
 
     def _is_due(self, port_id: str) -> bool:
-        known = self._known.get(port_id)
-        return known is None or known.until <= self._clock()
+        subports = self._known.get(port_id)
+        return subports is None or subports.until <= self._clock()
 
     def _marked(self, port: Port) -> Port:
         """Return a port with its kind: that of a parent if Neutron has added subports to it."""
@@ -156,13 +156,13 @@ class TrunkDetails:
     def _apply(self, row: str) -> None:
         """Add the subports of a row that Neutron knows, and remove those that it added before."""
         parent = self._parents.get(row)
-        known = self._known.get(instance_of(parent.iface_id)) if parent is not None else None
+        subports = self._known.get(instance_of(parent.iface_id)) if parent is not None else None
         listed = self._listed.get(row, set())
-        entries = known.entries.values() if known is not None else ()
+        entries = subports.entries.values() if subports is not None else ()
         wanted = {
-            one.vid: _behind(parent, one)
-            for one in entries
-            if parent is not None and one.vid not in listed
+            entry.vid: _behind(parent, entry)
+            for entry in entries
+            if parent is not None and entry.vid not in listed
         }
         before = self._added.get(row, {})
         self._added[row] = wanted
@@ -184,24 +184,24 @@ def subports_of(row: Row) -> dict[int, ListEntry]:
     """
     details = row.get("trunk_details")
     listed = details.get("sub_ports") if isinstance(details, dict) else None
-    found: list[ListEntry] = []
-    for one in listed if isinstance(listed, list) else ():
-        if not isinstance(one, dict) or one.get("segmentation_type", "vlan") != "vlan":
+    entries: list[ListEntry] = []
+    for entry in listed if isinstance(listed, list) else ():
+        if not isinstance(entry, dict) or entry.get("segmentation_type", "vlan") != "vlan":
             continue
         try:
-            members = {"vid": one.get("segmentation_id"), "port_id": one.get("port_id")}
-            found.append(entry_of({**members, "mac": one.get("mac_address")}))
+            members = {"vid": entry.get("segmentation_id"), "port_id": entry.get("port_id")}
+            entries.append(entry_of({**members, "mac": entry.get("mac_address")}))
         except SubportListError:
             continue
-    times = Counter(one.vid for one in found)
-    return {one.vid: one for one in found if times[one.vid] == 1}
+    times = Counter(entry.vid for entry in entries)
+    return {entry.vid: entry for entry in entries if times[entry.vid] == 1}
 
 
 def _is_asked(port: Port) -> bool:
     """Return whether the tags of a port's trunk would reach the bridge."""
     is_own_bridge = port.kind is PortKind.PARENT and port.name.startswith(PARENT)
-    mine = port.kind is not PortKind.SUBPORT and not is_own_bridge
-    return mine and not port.fault and bool(instance_of(port.iface_id))
+    is_candidate = port.kind is not PortKind.SUBPORT and not is_own_bridge
+    return is_candidate and not port.fault and bool(instance_of(port.iface_id))
 
 
 def _behind(parent: Port, entry: ListEntry) -> Port:

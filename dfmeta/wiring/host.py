@@ -12,14 +12,14 @@ from dfmeta.conf.agent import layout_of
 from dfmeta.conf.metadata import keys_of, meta_of
 from dfmeta.doctor.facts import HostSettings, MetaSide
 from dfmeta.ovsdb.vswitchd import management_socket
-from dfmeta.runtime.saved_state import UNREADABLE, State, read_state
+from dfmeta.runtime.saved_state import UNREADABLE, SavedState, read_state
 
 
 def make_host_settings(conf: cfg.ConfigOpts) -> HostSettings:
     """Return the settings of the host that follow from *conf* and state_path."""
     group = conf.df_metadata
     bridge, ovsdb = group.integration_bridge, group.ovsdb_connection
-    meta, state = meta_of(conf), State()
+    meta, state = meta_of(conf), SavedState()
     with contextlib.suppress(*UNREADABLE):
         state = read_state(Path(group.state_path))
     return HostSettings(

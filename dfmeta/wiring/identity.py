@@ -68,7 +68,8 @@ def make_identities(
 
         hops = NextHops(make_neutron_client(conf), deliver, drop, timeout=conf.neutron.timeout)
         deliver, drop = hops.put, hops.forget
-    subports = Subports(deliver, drop, own=conf.df_metadata.subport_identity == "own")
+    independent = conf.df_metadata.subport_identity == "own"
+    subports = Subports(deliver, drop, independent=independent)
     resolver = Resolver(order, sources, subports.put, drop=subports.forget)
     if NEUTRON in order:
         from dfmeta.sources.trunk_details import TrunkDetails

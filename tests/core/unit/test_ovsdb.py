@@ -144,15 +144,15 @@ def test_request_of_tap_is_no_smaller_than_the_mtu_of_all_other_ports() -> None:
     for ports, least in (([internal], 0), (guests, 1450), (guests[:1], 9000)):
         found = reader.read(idl(bridge_row(tap, *ports)))
         assert found.tap is not None
-        assert (reader.least_mtu, found.tap.ours) == (least, least <= TAP_MTU)
+        assert (reader.least_mtu, found.tap.sound) == (least, least <= TAP_MTU)
     larger = port_row(tap_row(mtu_request=[9000]), **VLAN)
     found = reader.read(idl(bridge_row(larger, guests[0])))
     assert found.tap is not None
-    assert found.tap.ours
+    assert found.tap.sound
 
 
 def test_tap_is_ours_by_its_mark_and_in_order_by_its_vlan() -> None:
-    sound = TapPort(9, mac=TAP_MAC, ours=True, marked=True, mtu_request=TAP_MTU)
+    sound = TapPort(9, mac=TAP_MAC, sound=True, marked=True, mtu_request=TAP_MTU)
     assert read_tap(tap_port(), tap_row()) == sound
     for columns in (
         {"tag": []},
@@ -162,12 +162,12 @@ def test_tap_is_ours_by_its_mark_and_in_order_by_its_vlan() -> None:
         {"cvlans": []},
     ):
         read = read_tap(tap_port(**columns), tap_row())
-        assert (read.ours, read.marked) == (False, True), columns
+        assert (read.sound, read.marked) == (False, True), columns
     for request, ours in (([], False), ([1279], False), ([1280], True), ([9000], True)):
         read = read_tap(tap_port(), tap_row(mtu_request=request))
-        assert (read.ours, read.marked) == (ours, True), request
+        assert (read.sound, read.marked) == (ours, True), request
     foreign = read_tap(tap_port(), tap_row(external_ids={}))
-    assert (foreign.ours, foreign.marked) == (False, False)
+    assert (foreign.sound, foreign.marked) == (False, False)
     for ofport in ([], [-1], [0]):
         read = read_tap(tap_port(), tap_row(ofport=ofport, mac_in_use=[]))
         assert (read.ofport, read.mac) == (None, ""), ofport
@@ -187,7 +187,7 @@ def test_the_bridges_guests_and_its_tap_are_read(watcher: OvsdbWatcher) -> None:
     )
     assert [port.name for port in update.changed] == ["tap1", "bond-b"]
     assert update.tap is not None
-    assert update.tap.ours
+    assert update.tap.sound
     assert update.bridge == Bridge("br-int", datapath_id=0xAABBCCDDEEFF)
     assert update.gone == ()
 

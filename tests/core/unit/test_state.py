@@ -24,7 +24,7 @@ from dfmeta.runtime.saved_state import (
     Holder,
     HostMemory,
     Listeners,
-    State,
+    SavedState,
     StateFile,
 )
 from dfmeta.wiring.process import BridgeLock
@@ -37,7 +37,7 @@ ADDRESSES = st.builds(GuestAddress, MACS, st.ip_addresses(v=4)) | st.builds(
 )
 ENDPOINTS = st.builds(Endpoint, st.integers(1, 65279), st.just(0) | st.integers(0, 4094))
 STATES = st.builds(
-    State,
+    SavedState,
     port=st.integers(0, 65535),
     listener=st.integers(0, 2**64 - 1),
     listener6=st.integers(0, 2**64 - 1),
@@ -78,14 +78,14 @@ def write(folder: Path, text: str) -> StateFile:
 
 @IN_ONE_FOLDER
 @given(STATES)
-def test_a_state_comes_back_as_it_was_saved(tmp_path: Path, state: State) -> None:
+def test_a_state_comes_back_as_it_was_saved(tmp_path: Path, state: SavedState) -> None:
     StateFile(tmp_path).save(state)
     assert StateFile(tmp_path).load() == state
 
 
 def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    StateFile(folder).save(State(port=5))
+    StateFile(folder).save(SavedState(port=5))
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / FILE).stat().st_mode & 0o777 == 0o600
     assert [one.name for one in folder.iterdir()] == [FILE]
@@ -95,7 +95,7 @@ def test_state_of_an_earlier_version_has_other_members(tmp_path: Path) -> None:
     assert not {"host", "listener6", "resting", "host_service"} & set(GOOD)
     former = {"meters": {"1": 65537}, "syn_meters": {}}
     for members in (GOOD, GOOD | former):
-        assert write(tmp_path, json.dumps(members)).load() == State(port=7, listener=4711)
+        assert write(tmp_path, json.dumps(members)).load() == SavedState(port=7, listener=4711)
 
 
 def test_slots_of_an_earlier_version_have_no_addresses(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_slots_of_an_earlier_version_have_no_addresses(tmp_path: Path) -> None:
 
 def test_an_earlier_version_reads_the_slots_of_this_one(tmp_path: Path) -> None:
     slots = {0: address(), 3: None}
-    StateFile(tmp_path).save(State(holders={Endpoint(7): Holder("a", "b", slots)}))
+    StateFile(tmp_path).save(SavedState(holders={Endpoint(7): Holder("a", "b", slots)}))
     raw = json.loads((tmp_path / FILE).read_text())
     assert list(map(int, raw["holders"]["7"]["slots"])) == [0, 3]
 
@@ -118,7 +118,7 @@ def test_side_of_the_host_that_cannot_be_is_no_memory(tmp_path: Path) -> None:
         {"device": "x", "address": "10.0.0", "table": 2},
         {"device": "x", "address": "10.0.0.1", "table": 2, "address6": "fd00::x"},
     ):
-        assert write(tmp_path, json.dumps(GOOD | {"host": host})).load() == State(), host
+        assert write(tmp_path, json.dumps(GOOD | {"host": host})).load() == SavedState(), host
 
 
 def test_file_of_another_format_is_no_memory_and_one_line(
@@ -126,7 +126,7 @@ def test_file_of_another_format_is_no_memory_and_one_line(
 ) -> None:
     for version in (VERSION - 1, VERSION + 1, "x"):
         caplog.clear()
-        assert write(tmp_path, json.dumps(GOOD | {"version": version})).load() == State()
+        assert write(tmp_path, json.dumps(GOOD | {"version": version})).load() == SavedState()
         (record,) = caplog.records
         assert f"it has format {version!r}, this dfmeta knows {VERSION}" in record.getMessage()
 
@@ -150,7 +150,7 @@ def test_file_that_makes_no_sense_is_no_memory(
     for text in (*texts, "[" * 100_000, "\udcff\udcfe{}"):
         caplog.clear()
         (tmp_path / FILE).write_bytes(text.encode(errors="surrogateescape"))
-        assert StateFile(tmp_path).load() == State(), text[:80]
+        assert StateFile(tmp_path).load() == SavedState(), text[:80]
         assert "starting with an empty state" in caplog.text, text[:80]
 
 
@@ -159,13 +159,13 @@ def test_a_save_that_fails_is_logged_and_tried_again(
 ) -> None:
     (tmp_path / FILE).mkdir()
     file = StateFile(tmp_path)
-    assert file.load() == State()
-    file.save(State(port=5))
+    assert file.load() == SavedState()
+    file.save(SavedState(port=5))
     assert "cannot be written" in caplog.text
     assert [one.name for one in tmp_path.iterdir()] == [FILE]
     (tmp_path / FILE).rmdir()
-    file.save(State(port=5))
-    assert file.load() == State(port=5)
+    file.save(SavedState(port=5))
+    assert file.load() == SavedState(port=5)
 
 
 def test_a_disk_that_stays_full_is_one_line(
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_made_stops_the_start_and_names_it(tmp_path: Pat
 @IN_ONE_FOLDER
 @given(STATES, st.lists(st.tuples(ENDPOINTS, STATES), max_size=5))
 def test_saving_the_changes_saves_all(
-    tmp_path: Path, state: State, changes: list[tuple[int, State]]
+    tmp_path: Path, state: SavedState, changes: list[tuple[int, SavedState]]
 ) -> None:
     file = StateFile(tmp_path)
     file.save(state)
@@ -299,7 +299,7 @@ def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -
 def test_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
     written = []
-    for state in (State(port=1), State(port=1), State(port=2)):
+    for state in (SavedState(port=1), SavedState(port=1), SavedState(port=2)):
         file.save(state)
         written.append((tmp_path / FILE).stat().st_ino)
     assert written[0] == written[1] != written[2]

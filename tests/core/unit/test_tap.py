@@ -19,12 +19,12 @@ from dfmeta.host.sides import HostSides
 from dfmeta.identity.key import InPortKeys
 from dfmeta.ovsdb.bridge_reader import TapPort, Update
 from dfmeta.ovsdb.rows import Bridge
-from dfmeta.runtime.saved_state import HostMemory, State
+from dfmeta.runtime.saved_state import HostMemory, SavedState
 from tests.harness.tier import CLOCK
 
 BRIDGE = Bridge("br-int", datapath_id=1)
-THERE = Update(True, BRIDGE, TapPort(9, "02:64:66:6d:65:fe", ours=True, marked=True))
-NO_NUMBER = Update(True, BRIDGE, TapPort(None, "", ours=True, marked=True))
+THERE = Update(True, BRIDGE, TapPort(9, "02:64:66:6d:65:fe", sound=True, marked=True))
+NO_NUMBER = Update(True, BRIDGE, TapPort(None, "", sound=True, marked=True))
 HOST_IP6 = "fd00:a9fe:a9fe:a9fe::a9fe"
 GROUP = SimpleNamespace(
     metadata_interface="lo",
@@ -63,7 +63,7 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> TapKeeper:
     monkeypatch.setattr(device, "disable_tx_checksum", lambda _name: False)
     monkeypatch.setattr(device, "raise_arp_ignore", lambda: None)
     keys = InPortKeys(IPv6Network(GROUP.key_prefix6))
-    made: Any = TapKeeper(GROUP, State(), SimpleNamespace(), keys=keys)
+    made: Any = TapKeeper(GROUP, SavedState(), SimpleNamespace(), keys=keys)
     made._changes = SimpleNamespace(take=lambda _index: False)
     made.seen = []
     made.requests = []
@@ -174,7 +174,7 @@ def test_what_the_former_configuration_has_made_is_removed_and_the_present_one_r
     monkeypatch.setattr(HostSides, "remove_former", note)
     for former, ip6, calls, of_ovsdb in FORMER:
         found.clear()
-        state, watcher = State(host=former), Calls()
+        state, watcher = SavedState(host=former), Calls()
         keeper: Any = TapKeeper(SimpleNamespace(**{**vars(GROUP), "ip6": ip6}), state, Calls())
         keeper.remove_former(watcher)
         assert (found, watcher.made) == (calls, of_ovsdb), former
@@ -195,7 +195,7 @@ def test_a_port_that_the_start_has_made_goes_with_its_flows(keeper: Any) -> None
 
 
 def test_port_of_an_earlier_run_stays_with_its_flows(keeper: Any) -> None:
-    look(keeper, Update(True, BRIDGE, TapPort(9, "", ours=False, marked=True)))
+    look(keeper, Update(True, BRIDGE, TapPort(9, "", sound=False, marked=True)))
     look(keeper)
     assert undone(keeper) == [("undo",)]
 

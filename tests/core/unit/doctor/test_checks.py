@@ -140,7 +140,7 @@ def test_reverse_path_filter_drops_without_the_rule_from_the_service() -> None:
         ((1, 0), False, WRONG, "and drops"),
         ((1, 2), False, WRONG, "may drop"),
     ):
-        rules = (replace(HOST.rules[0], there=from_rule), HOST.rules[1])
+        rules = (replace(HOST.rules[0], present=from_rule), HOST.rules[1])
         host = replace(HOST, rp_filter=values, rules=rules)
         expect([(checks_host.rp_filter(host, SETTINGS), expected, text)])
 
@@ -174,7 +174,7 @@ def test_table_of_conntrack_is_a_fault_when_it_is_nearly_full() -> None:
 
 def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:
     other = replace(SETTINGS, host_ip6=IP6, ip6=("fe80::a9fe:a9fe",)).over(IPV6)
-    bare = HostFacts(up=True, rules=tuple(replace(rule, there=False) for rule in HOST.rules))
+    bare = HostFacts(up=True, rules=tuple(replace(rule, present=False) for rule in HOST.rules))
     checks: tuple[Callable[[HostFacts, HostSettings], Finding | None], ...] = (
         *(checks_host.address, checks_host.route, checks_host.neighbour),
         *(checks_host.rule_from, checks_host.rule_oif),

@@ -87,12 +87,12 @@ def test_each_missing_part_is_seen(kernel: Kernel, host: Path) -> None:
         (
             "rule",
             (2, 32764, ADDRESS, 32, None, 2),
-            {"rules": (replace(first, there=False), second)},
+            {"rules": (replace(first, present=False), second)},
         ),
         (
             "rule",
             (2, 32765, None, 0, "tap-metadata", 2),
-            {"rules": (first, replace(second, there=False))},
+            {"rules": (first, replace(second, present=False))},
         ),
         ("route", (2, 2, None, 0), {"route": False}),
         ("neighbour", (2, TAP, "128.0.0.0"), {"neighbour": False}),

@@ -39,7 +39,7 @@ def test_the_older_namespace_counts_and_a_foreign_one_does_not() -> None:
     older = definition(A, project=PROJECT, nova=NOVA.replace("1.1", "1.0"))
     foreign = definition(A, project=PROJECT, name="x", nova="http://example.org/")
     assert parse(older.encode()).project_id == PROJECT
-    assert parse(foreign.encode()).found.project_id == ""
+    assert parse(foreign.encode()).ownership.project_id == ""
     assert parse(foreign.encode()).name == "instance-00000001"
     active = parse(status(definition(A, project=PROJECT)).encode())
     assert (active.active, active.instance_id, active.project_id) == (True, A, PROJECT)

@@ -39,7 +39,7 @@ answers = st.lists(
     st.builds(
         SourceAnswer,
         source=st.sampled_from(["a", "b", "c"]),
-        found=founds,
+        ownership=founds,
         unverified=st.booleans(),
     ),
     max_size=5,
@@ -51,20 +51,20 @@ def test_each_value_is_the_first_that_is_about_the_same_instance(
     given_answers: list[SourceAnswer], port_project: bool
 ) -> None:
     port = merge(ROW, given_answers, port_project=port_project)
-    known = next((a.found.instance_id for a in given_answers if a.found.instance_id), "")
+    known = next((a.ownership.instance_id for a in given_answers if a.ownership.instance_id), "")
     expected, first = dict.fromkeys(FIELDS, ""), ""
     for answer in given_answers:
-        if first and answer.found.instance_id not in ("", first):
+        if first and answer.ownership.instance_id not in ("", first):
             continue
-        first = first or answer.found.instance_id
+        first = first or answer.ownership.instance_id
         for name in FIELDS:
-            expected[name] = expected[name] or getattr(answer.found, name)
+            expected[name] = expected[name] or getattr(answer.ownership, name)
     assert port.instance_id == known == expected[FIELDS[0]]
     assert port.instance_name == expected[FIELDS[2]]
     if expected["project_id"] or not port_project:
         assert port.project_id == expected["project_id"]
     assert set(port.sources) == {name for name in FIELDS if getattr(port, name)}
-    hosts = {a.found.instance_id for a in given_answers if not a.unverified}
+    hosts = {a.ownership.instance_id for a in given_answers if not a.unverified}
     assert port.unverified == (bool(port.instance_id) and port.instance_id not in hosts)
     assert PortQuery(port, 0.0).proven == (bool(port.instance_id) and not port.unverified)
 

@@ -359,7 +359,7 @@ NAMED = replace(SUB, instance_id=OTHER_INSTANCE)
 class World:
     def __init__(self, *, own: bool = True) -> None:
         self.ports: dict[str, Port] = {}
-        self.stage = Subports(self.take, self.drop, own=own)
+        self.stage = Subports(self.take, self.drop, independent=own)
 
     def take(self, port: Port) -> None:
         self.ports[port.row] = port
@@ -437,7 +437,7 @@ def test_after_any_changes_each_port_is_as_if_all_had_come_anew(
     steps: list[Any], own: bool
 ) -> None:
     found: dict[PortId, Port] = {}
-    stage = Subports(lambda port: found.update({port.id: port}), found.pop, own=own)
+    stage = Subports(lambda port: found.update({port.id: port}), found.pop, independent=own)
     there: dict[PortId, Port] = {}
     for step in steps:
         if isinstance(step, Port):
@@ -449,7 +449,7 @@ def test_after_any_changes_each_port_is_as_if_all_had_come_anew(
             del there[PortId(step)]
             stage.forget(PortId(step))
     anew: dict[PortId, Port] = {}
-    other = Subports(lambda port: anew.update({port.id: port}), anew.pop, own=own)
+    other = Subports(lambda port: anew.update({port.id: port}), anew.pop, independent=own)
     for port in there.values():
         other.put(port)
     assert found == anew
