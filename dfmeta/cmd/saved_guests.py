@@ -91,9 +91,7 @@ class Memory:
         for endpoint in changed:
             self._remember(endpoint, registry)
             turns.give_way()
-        saved = self._file.save(
-            self.state, None if now else changed, give_way=turns.give_way, apart=call_in_thread
-        )
+        saved = self._file.save(self.state, apart=call_in_thread)
         ended = clock.now()
         self._next = ended + max(SAVE if saved else RETRY, (ended - begun) / SAVE_SHARE)
         if not saved:

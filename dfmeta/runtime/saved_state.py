@@ -15,8 +15,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -48,8 +48,7 @@ class Holder:
     port_id: str
     instance_id: str
     slots: Mapping[int, GuestAddress | None] = field(default_factory=dict)
-    """Slot whose key the guest has used → the address that has it; None: saved by a version that
-    did not save addresses."""
+    """Slot whose key the guest has used → the address that has it; None: it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +101,6 @@ class SavedState:
     """Whether a server answered the host itself at the metadata address before dfmeta took it."""
 
 
-_BY_ENDPOINT = ("holders",)
-"""Fields that have an entry for each endpoint."""
-
-
 class StateFile:
     """Reads and replaces the file.
 
@@ -117,7 +112,6 @@ class StateFile:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._written, self._fault = "", ""
-        self._entries: dict[str, dict[Endpoint, str]] = {name: {} for name in _BY_ENDPOINT}
         try:
             self._make_folder()
         except OSError as error:
@@ -143,30 +137,20 @@ class StateFile:
     def save(
         self,
         state: SavedState,
-        changed: Collection[Endpoint] | None = None,
         *,
-        give_way: Callable[[], object] = lambda: None,
-        apart: Callable[[Callable[[str], None], str], object] = lambda write, text: write(text),
+        apart: Callable[[Callable[[SavedState], None], SavedState], object] = (
+            lambda write, state: write(state)
+        ),
     ) -> bool:
         """Replace the file if the state has changed; a failure is logged once, and not raised.
 
-        :param changed: the only endpoints whose entries may have changed since the last call; the
-            texts of the other entries are reused. None: any entry may have changed.
-        :param give_way: lets other greenthreads run, which must not change *state*.
-        :param apart: writes without blocking the hub: a file system may need some time to replace
-            one file by another (0.1 s and more were seen for 5,000 ports).
+        :param apart: encodes and writes without blocking the hub: thousands of ports take some time
+            to encode, and a file system to replace one file by another (0.1 s and more were seen).
         :return: whether the file has the state now.
         """
-        rest = {name: value for name, value in _values(state).items() if name not in _BY_ENDPOINT}
-        parts = [json.dumps({"version": VERSION, **rest}, sort_keys=True)[1:-1]]
-        for name in _BY_ENDPOINT:
-            self._renew(name, getattr(state, name), changed, give_way)
-            parts.append(f'"{name}": {{{", ".join(self._entries[name].values())}}}')
-        text = f"{{{', '.join(parts)}}}"
-        if text == self._written:
-            return True
         try:
-            apart(self._replace, text)
+            # A copy: the state may change while another thread writes.
+            apart(self._write, replace(state, holders={**state.holders}))
         except OSError as error:
             if str(error) != self._fault:
                 LOG.warning("%s cannot be written: %s", self._path, error)
@@ -174,7 +158,7 @@ class StateFile:
             with contextlib.suppress(OSError):
                 self._new.unlink(missing_ok=True)
             return False
-        self._written, self._fault = text, ""
+        self._fault = ""
         return True
 
     @property
@@ -185,36 +169,27 @@ class StateFile:
     def _make_folder(self) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def _replace(self, text: str) -> None:
+    def _write(self, state: SavedState) -> None:
+        text = _encoded(state)
+        if text == self._written:
+            return
         self._make_folder()
         self._new.touch(mode=0o600)
         self._new.write_text(text, encoding="utf-8")
         self._new.replace(self._path)
-
-    def _renew(
-        self,
-        name: str,
-        entries: dict[Endpoint, Any],
-        changed: Collection[Endpoint] | None,
-        give_way: Callable[[], object],
-    ) -> None:
-        if changed is None:
-            self._entries[name] = {}
-            changed = list(entries)
-        texts = self._entries[name]
-        for endpoint in changed:
-            entry = entries.get(endpoint)
-            if entry is None:
-                texts.pop(endpoint, None)
-            else:
-                plain = _plain(entry) if isinstance(entry, Holder) else entry
-                texts[endpoint] = f'"{_name(endpoint)}": {json.dumps(plain)}'
-            give_way()
+        self._written = text
 
 
-def _values(state: SavedState) -> dict[str, Any]:
+def _encoded(state: SavedState) -> str:
     values = {member.name: getattr(state, member.name) for member in fields(state)}
-    return values | {"host": asdict(state.host) if state.host is not None else None}
+    values |= {"version": VERSION, "host": asdict(state.host) if state.host is not None else None}
+    del values["holders"]
+    # Each holder by itself: the encoder stops all threads while it runs.
+    holders = ", ".join(
+        f'"{_name(endpoint)}": {json.dumps(_plain(holder))}'
+        for endpoint, holder in state.holders.items()
+    )
+    return f'{json.dumps(values, sort_keys=True)[:-1]}, "holders": {{{holders}}}}}'
 
 
 def read_state(folder: Path) -> SavedState:
@@ -228,19 +203,12 @@ def read_state(folder: Path) -> SavedState:
     return SavedState(
         port=int(raw["port"]),
         listener=int(raw["listener"]),
-        holders={
-            _endpoint(name): Holder(
-                str(holder["port_id"]), str(holder["instance_id"]), _slots(holder["slots"])
-            )
-            for name, holder in raw["holders"].items()
-        },
+        holders={_endpoint(name): _holder(holder) for name, holder in raw["holders"].items()},
         arp_ignore=None if raw["arp_ignore"] is None else int(raw["arp_ignore"]),
-        host=_host_memory(raw.get("host")),
-        # State files of versions without IPv6 lack the member.
-        listener6=int(raw.get("listener6", 0)),
-        # State files of versions without such numbers lack the member.
-        resting=[int(number) for number in raw.get("resting", ())],
-        host_service=bool(raw.get("host_service", False)),
+        host=None if raw["host"] is None else _host_memory(raw["host"]),
+        listener6=int(raw["listener6"]),
+        resting=[int(number) for number in raw["resting"]],
+        host_service=bool(raw["host_service"]),
     )
 
 
@@ -255,14 +223,12 @@ def _plain(holder: Holder) -> dict[str, Any]:
     return {"port_id": holder.port_id, "instance_id": holder.instance_id, "slots": slots}
 
 
-def _slots(raw: Any) -> dict[int, GuestAddress | None]:
-    """Parse the slots of a holder; state files of earlier versions have a list of numbers.
-
-    :raises UNREADABLE: one of these exceptions.
-    """
-    if isinstance(raw, list):
-        return dict.fromkeys(map(int, raw))
-    return {int(number): _address(*address) if address else None for number, address in raw.items()}
+def _holder(raw: Any) -> Holder:
+    slots = {
+        int(number): _address(*address) if address else None
+        for number, address in raw["slots"].items()
+    }
+    return Holder(str(raw["port_id"]), str(raw["instance_id"]), slots)
 
 
 def _address(mac: str, ip: str, service: str | None = None) -> GuestAddress:
@@ -282,17 +248,11 @@ def _endpoint(name: str) -> Endpoint:
     return Endpoint(int(ofport), int(vid or 0))
 
 
-def _host_memory(raw: Any) -> HostMemory | None:
-    """Parse the member ``host``; state files of earlier versions lack it."""
-    if raw is None:
-        return None
-    address = str(IPv4Address(str(raw["address"])))
-    # State files of versions without IPv6 lack the member.
-    address6 = str(raw.get("address6", ""))
+def _host_memory(raw: Any) -> HostMemory:
+    address, address6 = str(IPv4Address(str(raw["address"]))), str(raw["address6"])
     if address6:
-        address6 = str(IPv6Address(address6))
-    # State files of versions without Meta IPs lack the members.
-    networks = [str(raw.get(name, "")) for name in ("network", "network6")]
+        IPv6Address(address6)
+    networks = [str(raw[name]) for name in ("network", "network6")]
     for network in filter(None, networks):
         ip_network(network)
     return HostMemory(str(raw["device"]), address, int(raw["table"]), address6, *networks)

@@ -68,7 +68,18 @@ IN_ONE_FOLDER = settings(
     max_examples=examples(20),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-GOOD = {"version": VERSION, "port": 7, "listener": 4711, "holders": {}, "arp_ignore": None}
+GOOD = {
+    "version": VERSION,
+    "port": 7,
+    "listener": 4711,
+    "listener6": 0,
+    "holders": {},
+    "arp_ignore": None,
+    "host": None,
+    "resting": [],
+    "host_service": False,
+}
+SIDE = {"device": "x", "address": "10.0.0.1", "table": 2, "address6": "", "network": ""}
 
 
 def write(folder: Path, text: str) -> StateFile:
@@ -91,34 +102,18 @@ def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
     assert [one.name for one in folder.iterdir()] == [FILE]
 
 
-def test_state_of_an_earlier_version_has_other_members(tmp_path: Path) -> None:
-    assert not {"host", "listener6", "resting", "host_service"} & set(GOOD)
-    former = {"meters": {"1": 65537}, "syn_meters": {}}
-    for members in (GOOD, GOOD | former):
-        assert write(tmp_path, json.dumps(members)).load() == SavedState(port=7, listener=4711)
-
-
-def test_slots_of_an_earlier_version_have_no_addresses(tmp_path: Path) -> None:
-    holder = {"port_id": "a", "instance_id": "b", "slots": [0, 3]}
-    state = write(tmp_path, json.dumps(GOOD | {"holders": {"7": holder}})).load()
-    assert state.holders == {Endpoint(7): Holder("a", "b", {0: None, 3: None})}
-
-
-def test_an_earlier_version_reads_the_slots_of_this_one(tmp_path: Path) -> None:
-    slots = {0: address(), 3: None}
-    StateFile(tmp_path).save(SavedState(holders={Endpoint(7): Holder("a", "b", slots)}))
-    raw = json.loads((tmp_path / FILE).read_text())
-    assert list(map(int, raw["holders"]["7"]["slots"])) == [0, 3]
-
-
 def test_side_of_the_host_that_cannot_be_is_no_memory(tmp_path: Path) -> None:
     for host in (
         5,
         {},
-        {"device": "x", "address": "10.0.0", "table": 2},
-        {"device": "x", "address": "10.0.0.1", "table": 2, "address6": "fd00::x"},
+        SIDE,
+        SIDE | {"network6": "", "address": "10.0.0"},
+        SIDE | {"network6": "", "address6": "fd00::x"},
+        SIDE | {"network6": "x"},
     ):
         assert write(tmp_path, json.dumps(GOOD | {"host": host})).load() == SavedState(), host
+    host = SIDE | {"network6": ""}
+    assert write(tmp_path, json.dumps(GOOD | {"host": host})).load().host is not None
 
 
 def test_file_of_another_format_is_no_memory_and_one_line(
@@ -203,11 +198,9 @@ def test_saving_the_changes_saves_all(
     file.save(state)
     for endpoint, other in changes:
         state.port = other.port
-        changed = {endpoint, *other.holders}
-        for number in changed:
-            state.holders.pop(number, None)
+        state.holders.pop(endpoint, None)
         state.holders.update(other.holders)
-        file.save(state, changed)
+        file.save(state)
         assert StateFile(tmp_path).load() == state
 
 

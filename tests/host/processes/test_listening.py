@@ -18,7 +18,7 @@ from dfmeta.errors import StartError
 from dfmeta.http import sockets
 from dfmeta.http.limits import SYN_ACK_RETRIES
 from dfmeta.http.sockets import confine, confined, index_of, silence
-from dfmeta.runtime.saved_state import State
+from dfmeta.runtime.saved_state import SavedState
 from tests.core.unit import test_keeping
 
 NOT_OURS = "fd00:a9fe:a9fe:a9fe::a9fe"
@@ -62,8 +62,10 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(listeners_module, "HOLDER_END", 0.0)
     made: list[GuestListeners] = []
 
-    def make(keeping: Keeping, state: State | None = None, **options: object) -> GuestListeners:
-        made.append(GuestListeners(group(**options), state or State(), keeping))
+    def make(
+        keeping: Keeping, state: SavedState | None = None, **options: object
+    ) -> GuestListeners:
+        made.append(GuestListeners(group(**options), state or SavedState(), keeping))
         return made[-1]
 
     yield make
@@ -166,7 +168,7 @@ def test_without_a_configured_port_both_move_to_one_that_is_free(make: Make) -> 
     keeping = Keeping()
     with taken() as other:
         number = other.getsockname()[1]
-        listeners = make(keeping, State(port=number))
+        listeners = make(keeping, SavedState(port=number))
         listeners.open()
         assert len(numbers(listeners)) == 1
         assert number not in numbers(listeners)
@@ -178,7 +180,7 @@ def test_both_are_taken_over_and_keep_room_for_others(make: Make, earlier: Guest
     for sock in earlier.sockets.values():
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT, SYN_ACK_RETRIES + 1)
     keeping = Keeping(*reversed(earlier.sockets.values()))
-    listeners = make(keeping, State(port=port_of(earlier)))
+    listeners = make(keeping, SavedState(port=port_of(earlier)))
     listeners.open()
     assert inodes(listeners) == inodes(earlier)
     assert listeners.sockets[6].family == socket.AF_INET6
@@ -207,7 +209,7 @@ def test_those_at_another_place_are_closed(
 ) -> None:
     caplog.set_level("INFO")
     keeping = Keeping(*earlier.sockets.values())
-    listeners = make(keeping, State(port=port_of(earlier)), host_ip6=NOT_OURS)
+    listeners = make(keeping, SavedState(port=port_of(earlier)), host_ip6=NOT_OURS)
     listeners.open()
     assert inode(listeners.sockets[4]) == inode(earlier.sockets[4])
     assert listeners.sockets[6].getsockname()[0] == NOT_OURS
@@ -318,7 +320,7 @@ def test_a_port_that_is_free_a_moment_later_is_taken(listener: socket.socket) ->
 
     port = listener.getsockname()[1]
     keeper: Any = SimpleNamespace(take=take, keep=lambda _fds: None)
-    tap = TapKeeper(test_keeping.group(port=port), State(), keeper)
+    tap = TapKeeper(test_keeping.group(port=port), SavedState(), keeper)
     tap.listeners.open()
     assert tap.listeners.sockets[4].getsockname()[1] == port
     tap.listeners.sockets[4].close()
