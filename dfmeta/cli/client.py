@@ -26,9 +26,8 @@ from dfmeta.conf.values import Differences
 from dfmeta.doctor.agent import SHORT, Agent, HangsError, another_program
 from dfmeta.doctor.finding import listed
 from dfmeta.errors import NotRunningError, UpstreamError
-from dfmeta.host.listeners import listener_at, listeners_of
+from dfmeta.host.listeners import TcpListener, listener_at, listeners_of
 from dfmeta.host.process import read_process
-from dfmeta.host.sock_diag import TcpListener
 from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.http.responses import HttpResponse
 from dfmeta.runtime import clock

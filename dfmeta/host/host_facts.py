@@ -7,10 +7,8 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import (
-    IPv4Address,
     IPv4Interface,
     IPv4Network,
-    IPv6Address,
     IPv6Interface,
     IPv6Network,
     ip_address,
@@ -24,7 +22,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.host.device import tx_checksum
-from dfmeta.host.listeners import listening
+from dfmeta.host.listeners import TcpListener, tcp_listeners
 from dfmeta.host.netlink import ROUTE_MTU, WantedSide, has_next_hop, routes_through
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import Rule
@@ -45,16 +43,6 @@ class RuleFact:
     priority: int
     """The present one, or that of a missing rule."""
     present: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A listening TCP socket."""
-
-    address: IPv4Address | IPv6Address
-    port: int
-    inode: int
-    """Inode number, which identifies the socket (sock_diag(7))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +88,7 @@ class HostFacts:
     """Value of ``all``, which applies to every network interface."""
     tx_checksum: bool | None = None
     """Whether the kernel leaves checksums to the device; None if that is not known."""
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[TcpListener, ...] = ()
     limits: LimitFacts = field(default_factory=LimitFacts)
 
 
@@ -153,7 +141,11 @@ def read_host(
                 ),
                 arp_ignore=_knob("all", "arp_ignore", family),
                 tx_checksum=_tx_checksum(device) if index else None,
-                listeners=_listeners(family),
+                listeners=tuple(
+                    listener
+                    for listener in tcp_listeners()
+                    if listener.address.version == family.version
+                ),
                 limits=_limits(),
             )
     except (OSError, NetlinkError) as error:
@@ -213,13 +205,6 @@ def _way_back(
     except NetlinkError as error:
         return os.strerror(error.code)
     return names.get(route.get_attr("RTA_OIF"), "?")
-
-
-def _listeners(family: Family) -> tuple[Listener, ...]:
-    return tuple(
-        Listener(listener.address, listener.port, listener.inode)
-        for listener in listening(family.af)
-    )
 
 
 def _limits() -> LimitFacts:

@@ -11,18 +11,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final
 
-from pyroute2.netlink.diag import inet_diag_msg, inet_diag_req
-from pyroute2.netlink.exceptions import NetlinkError
-
-from dfmeta.host.rtnetlink import DUMP, NetlinkSocket
 from dfmeta.model import HttpHost
 
 PROC: Final = Path("/proc")
-_NETLINK_SOCK_DIAG: Final = 4
-_BY_FAMILY: Final = 20
-"""SOCK_DIAG_BY_FAMILY."""
-_LISTENING: Final = 1 << 10
-"""TCP_LISTENING (Linux, include/net/tcp_states.h) in a set of states."""
 _LISTEN: Final = "0A"
 _ESTABLISHED: Final = "01"
 """TCP_LISTEN and TCP_ESTABLISHED (Linux, include/net/tcp_states.h)."""
@@ -39,36 +30,15 @@ class TcpListener:
 
     address: IPv4Address | IPv6Address
     port: int
-    uid: int
-    """User id of the process that created the socket."""
     inode: int
+    """Inode number, which identifies the socket."""
+    uid: int = -1
+    """User id of the process that created the socket; -1: it is not known."""
 
     @property
     def address_and_port(self) -> str:
         """Return HOST:PORT."""
         return HttpHost(str(self.address), self.port).authority
-
-
-def listening(family: int) -> Iterator[TcpListener]:
-    """Yield the listening sockets of a family (sock_diag(7)).
-
-    proc(5) has them as well, among all connections: the kernel goes through a table for these that
-    has hundreds of thousands of places on a large host, for milliseconds each time.
-
-    :raises pyroute2.netlink.exceptions.NetlinkError: the kernel lacks the list or the family.
-    :raises OSError: the kernel has no such protocol of netlink.
-    """
-    wanted = inet_diag_req()
-    wanted["sdiag_family"], wanted["sdiag_protocol"] = family, socket.IPPROTO_TCP
-    wanted["idiag_states"] = _LISTENING
-    with NetlinkSocket(_NETLINK_SOCK_DIAG) as kernel:
-        for message in kernel.ask(_BY_FAMILY, DUMP, wanted, inet_diag_msg):
-            yield TcpListener(
-                ip_address(message["idiag_src"]),
-                message["idiag_sport"],
-                message["idiag_uid"],
-                message["idiag_inode"],
-            )
 
 
 def listener_at(place: str, *, proc: Path = PROC) -> TcpListener | None:
@@ -96,20 +66,8 @@ def listeners_of(pid: int, *, proc: Path = PROC) -> list[TcpListener]:
 
 def tcp_listeners(*, proc: Path = PROC) -> Iterator[TcpListener]:
     """Read all TCP listeners of this network namespace."""
-    listed = _asked() if proc == PROC else None
-    if listed is not None:
-        yield from listed
-        return
     for local, _remote, uid, inode in _sockets(_LISTEN, proc):
-        yield TcpListener(*_place(local), uid, inode)
-
-
-def _asked() -> list[TcpListener] | None:
-    """Ask the kernel for the listeners; None when it has no such list."""
-    with contextlib.suppress(NetlinkError, OSError):
-        both = (socket.AF_INET, socket.AF_INET6)
-        return [listener for family in both for listener in listening(family)]
-    return None
+        yield TcpListener(*_place(local), inode, uid)
 
 
 def client_user(client: Place, server: Place, *, proc: Path = PROC) -> int | None:

@@ -12,7 +12,7 @@ import itertools
 import os
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, Self
 
 from pyroute2.netlink.exceptions import NetlinkError
@@ -24,7 +24,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from dfmeta.host.rules import Rule
 
-DUMP: Final = 0x300
+_DUMP: Final = 0x300
 """NLM_F_DUMP: the request of a list."""
 _HEADER: Final = struct.Struct("=IHHII")
 """struct nlmsghdr (netlink(7)): length, type, flags, sequence number, port id."""
@@ -50,73 +50,7 @@ _STATIC, _UNICAST, _TO_TABLE, _PERMANENT = 4, 1, 1, 0x80
 """RTPROT_STATIC, RTN_UNICAST, FR_ACT_TO_TBL, NUD_PERMANENT."""
 
 
-class NetlinkSocket:
-    """A socket of one of netlink's protocols; a context manager that closes it."""
-
-    def __init__(self, protocol: int, options: Mapping[tuple[int, int], int] | None = None) -> None:
-        """Open it.
-
-        :param options: level and name of each option → its value (setsockopt(2)).
-        :raises OSError: there is no descriptor for it, or the kernel lacks the protocol or option.
-        """
-        self._numbers = itertools.count(1)
-        self._sock = _open(protocol)
-        try:
-            self._sock.bind((0, 0))
-            for option, value in (options or {}).items():
-                self._sock.setsockopt(*option, value)
-        except BaseException:
-            self._sock.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._sock.close()
-
-    def ask(
-        self, kind: int, flags: int, message: Any, answer: type[Any] | None = None
-    ) -> list[Any]:
-        """Send a request; return the messages of its answer.
-
-        :param kind: type of the message.
-        :param message: one of pyroute2's, which is encoded here.
-        :param answer: class of the answer's messages; None: that of the request.
-        :raises NetlinkError: the kernel refuses.
-        :raises OSError: the socket fails.
-
-        :raises InterruptedError: the list has changed while the kernel sent it.
-        """
-        number = next(self._numbers)
-        header = message["header"]
-        header["type"], header["sequence_number"] = kind, number
-        header["flags"] = _REQUEST | flags if flags & DUMP == DUMP else _REQUEST | _ACK | flags
-        message.reset()
-        message.encode()
-        self._sock.send(message.data)
-        messages = list[Any]()
-        whole = True
-        while True:
-            for answered, code, of, part in _parts(self._sock.recv(_ROOM)):
-                # A former request may have failed before its answer was read.
-                if of != number:
-                    continue
-                whole = whole and not code & _INTERRUPTED
-                if answered not in (_ERROR, _DONE):
-                    reply = (answer or type(message))(part)
-                    reply.decode()
-                    messages.append(reply)
-                    continue
-                error = -_CODE.unpack_from(part, _HEADER.size)[0]
-                if error:
-                    raise NetlinkError(error, os.strerror(error))
-                if not whole:
-                    raise InterruptedError
-                return messages
-
-
-class Rtnetlink(NetlinkSocket):
+class Rtnetlink:
     """A routing socket; a context manager that closes it.
 
     Commands and names are those of ip(8). Each method raises
@@ -129,7 +63,20 @@ class Rtnetlink(NetlinkSocket):
 
         :raises OSError: there is no descriptor for it, or the kernel is older than 4.20.
         """
-        super().__init__(socket.NETLINK_ROUTE, {(_SOL_NETLINK, _GET_STRICT_CHK): 1})
+        self._numbers = itertools.count(1)
+        self._sock = _open()
+        try:
+            self._sock.bind((0, 0))
+            self._sock.setsockopt(_SOL_NETLINK, _GET_STRICT_CHK, 1)
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._sock.close()
 
     def links(self) -> list[Any]:
         """Return all devices."""
@@ -140,7 +87,7 @@ class Rtnetlink(NetlinkSocket):
         message = ifinfmsg()
         message["index"], message["change"] = index, _UP
         message["flags"] = _UP if command == "up" else 0
-        self.ask(_LINK, 0, message)
+        self._ask(_LINK, 0, message)
 
     def addresses(self, family: int, *, index: int = 0) -> list[Any]:
         """Return all addresses of a family.
@@ -185,7 +132,7 @@ class Rtnetlink(NetlinkSocket):
         message["family"], message["ifindex"] = family, ifindex
         message["attrs"] = [("NDA_DST", dst)]
         if command == "get":
-            return self.ask(_NEIGHBOUR + 2, 0, message)
+            return self._ask(_NEIGHBOUR + 2, 0, message)
         message["state"] = _PERMANENT
         if lladdr:
             message["attrs"].append(("NDA_LLADDR", lladdr))
@@ -235,7 +182,7 @@ class Rtnetlink(NetlinkSocket):
         bits = 32 if family == socket.AF_INET else 128
         message["family"], message["dst_len"], message["src_len"] = family, bits, bits
         message["attrs"] = [("RTA_DST", dst), ("RTA_SRC", src)]
-        (route,) = self.ask(_ROUTE + 2, 0, message)
+        (route,) = self._ask(_ROUTE + 2, 0, message)
         return route
 
     def rule(
@@ -277,18 +224,55 @@ class Rtnetlink(NetlinkSocket):
 
     def _change(self, kind: int, command: str, message: Any) -> list[Any]:
         if command in _CREATE:
-            return self.ask(kind, _CREATE[command], message)
-        return self.ask(kind + 1, 0, message)
+            return self._ask(kind, _CREATE[command], message)
+        return self._ask(kind + 1, 0, message)
 
     def _list(self, kind: int, message: Any, answer: type[Any] | None = None) -> list[Any]:
         for _ in range(_TRIES - 1):
             with contextlib.suppress(InterruptedError):
-                return self.ask(kind + 2, DUMP, message, answer)
-        return self.ask(kind + 2, DUMP, message, answer)
+                return self._ask(kind + 2, _DUMP, message, answer)
+        return self._ask(kind + 2, _DUMP, message, answer)
+
+    def _ask(
+        self, kind: int, flags: int, message: Any, answer: type[Any] | None = None
+    ) -> list[Any]:
+        """Send a request; return the messages of its answer.
+
+        :param kind: type of the message.
+        :param message: one of pyroute2's, which is encoded here.
+        :param answer: class of the answer's messages; None: that of the request.
+        :raises InterruptedError: the list has changed while the kernel sent it.
+        """
+        number = next(self._numbers)
+        header = message["header"]
+        header["type"], header["sequence_number"] = kind, number
+        header["flags"] = _REQUEST | flags if flags & _DUMP == _DUMP else _REQUEST | _ACK | flags
+        message.reset()
+        message.encode()
+        self._sock.send(message.data)
+        messages = list[Any]()
+        whole = True
+        while True:
+            for answered, code, of, part in _parts(self._sock.recv(_ROOM)):
+                # A former request may have failed before its answer was read.
+                if of != number:
+                    continue
+                whole = whole and not code & _INTERRUPTED
+                if answered not in (_ERROR, _DONE):
+                    reply = (answer or type(message))(part)
+                    reply.decode()
+                    messages.append(reply)
+                    continue
+                error = -_CODE.unpack_from(part, _HEADER.size)[0]
+                if error:
+                    raise NetlinkError(error, os.strerror(error))
+                if not whole:
+                    raise InterruptedError
+                return messages
 
 
-def _open(protocol: int) -> socket.socket:
-    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
+def _open() -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
 
 
 def _parts(answer: bytes) -> Iterator[tuple[int, int, int, bytes]]:

@@ -44,7 +44,7 @@ def test_options_of_a_program_of_another_user_are_not_asked_for(
         place = conf.df_metadata.admin_listen
         asked, refused = "does not report them", "belongs to user"
         for uid, words in ((0, asked), (os.geteuid(), asked), (os.geteuid() + 1, refused)):
-            listener = TcpListener(ip_address("127.0.0.1"), 9697, uid, inode=1)
+            listener = TcpListener(ip_address("127.0.0.1"), 9697, 1, uid)
             monkeypatch.setattr(client, "listener_at", {place: listener}.get)
             cause = client.take_over(conf).cause
             assert (place in cause, words in cause) == (True, True), (uid, cause)
@@ -58,7 +58,7 @@ def test_options_come_from_where_the_daemon_listens_though_the_files_have_anothe
     with stranger(b'{"options": []}') as conf:
         place = conf.df_metadata.admin_listen
         host, _, port = place.rpartition(":")
-        own = TcpListener(ip_address(host), int(port), os.geteuid(), inode=1)
+        own = TcpListener(ip_address(host), int(port), 1, os.geteuid())
         conf.set_override("admin_listen", "127.0.0.1:1", group="df_metadata")
         monkeypatch.setattr(client, "listener_at", {place: own}.get)
         monkeypatch.setattr(client, "_daemon_listeners", lambda _conf: [own])

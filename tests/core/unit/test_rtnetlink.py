@@ -71,7 +71,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernel]:
     def begin(*answers: bytes, strict: bool = True) -> Kernel:
         one = Kernel(*answers)
         one.strict = strict
-        monkeypatch.setattr(rtnetlink, "_open", lambda _protocol: one)
+        monkeypatch.setattr(rtnetlink, "_open", lambda: one)
         return one
 
     return begin

@@ -21,8 +21,9 @@ from dfmeta.doctor.finding import CheckStatus, Finding, by_files, healthy, ok, u
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.flow import Foreign
 from dfmeta.flows.port_down import NO_FWD, NO_RECV, PortBits, cut_of
-from dfmeta.host.host_facts import HostFacts, LimitFacts, Listener
+from dfmeta.host.host_facts import HostFacts, LimitFacts
 from dfmeta.host.ipv6 import Lack
+from dfmeta.host.listeners import TcpListener
 from dfmeta.host.system import ConntrackFacts
 from dfmeta.model import Endpoint, Port, PortState
 from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
@@ -193,8 +194,8 @@ def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:
 def test_listener_of_ipv6_is_not_that_of_ipv4() -> None:
     wanted = replace(SETTINGS, host_ip6=IP6, ip6=("fe80::a9fe:a9fe",), listener6=99).over(IPV6)
     listener = checks_host.listener
-    six = replace(HOST, listeners=(Listener(IPv6Address(IP6), 18080, 99),))
-    another = replace(HOST, listeners=(Listener(IPv6Address("::"), 18080, 7),))
+    six = replace(HOST, listeners=(TcpListener(IPv6Address(IP6), 18080, 99),))
+    another = replace(HOST, listeners=(TcpListener(IPv6Address("::"), 18080, 7),))
     expect(
         [
             (listener(six, wanted, running=True), OK, f"[{IP6}]:18080"),
@@ -218,8 +219,8 @@ def test_chains_that_drop_are_listed_for_each_version_of_ip() -> None:
 
 
 def test_listener_is_the_one_that_the_daemon_remembers() -> None:
-    another = replace(HOST, listeners=(Listener(IPv4Address(0), 18080, INODE + 1),))
-    none = replace(HOST, listeners=(Listener(IPv4Address(IP), 80, INODE),))
+    another = replace(HOST, listeners=(TcpListener(IPv4Address(0), 18080, INODE + 1),))
+    none = replace(HOST, listeners=(TcpListener(IPv4Address(IP), 80, INODE),))
     listener = checks_host.listener
     expect(
         [

@@ -11,7 +11,8 @@ from dfmeta.doctor.finding import Finding
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.flow import Foreign
 from dfmeta.flows.port_down import LINK_DOWN, NO_RECV, PortBits
-from dfmeta.host.host_facts import HostFacts, Listener
+from dfmeta.host.host_facts import HostFacts
+from dfmeta.host.listeners import TcpListener
 from dfmeta.model import MetaIds, PortState
 from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 from tests.core.unit.doctor.values import (
@@ -39,7 +40,7 @@ HOST = HostFacts(
     way_back="tap-meta",
     rp_filter=(1, 0),
     arp_ignore=1,
-    listeners=(Listener(IPv4Address("240.0.0.1"), 80, INODE),),
+    listeners=(TcpListener(IPv4Address("240.0.0.1"), 80, INODE),),
 )
 SIDE: tuple[Callable[[HostFacts, HostSettings], Finding | None], ...] = (
     *(checks_host.device, checks_host.address, checks_host.route, checks_host.way_back),
@@ -159,7 +160,7 @@ def test_tap_meta_has_the_mac_of_its_bridge() -> None:
 
 def test_remedies_are_those_of_meta_ips() -> None:
     bare, six = replace(HOST, route=False, addresses=()), META_SETTINGS.over(IPV6)
-    other = replace(HOST, listeners=(Listener(IPv4Address("240.0.0.1"), 80, INODE + 1),))
+    other = replace(HOST, listeners=(TcpListener(IPv4Address("240.0.0.1"), 80, INODE + 1),))
     way_back = checks_host.way_back(replace(HOST, way_back="eth0"), META_SETTINGS)
     assert way_back is not None
     listener = checks_host.listener(other, META_SETTINGS, running=True)

@@ -11,7 +11,8 @@ from dfmeta.doctor.finding import CheckStatus, Finding
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.service import Tap
-from dfmeta.host.host_facts import HostFacts, Listener, RuleFact
+from dfmeta.host.host_facts import HostFacts, RuleFact
+from dfmeta.host.listeners import TcpListener
 from dfmeta.identity.key import PREFIX6, SLOT6
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_MAC, TAP_VLAN, Endpoint, GuestAddress, MetaNames, PortState
@@ -66,7 +67,7 @@ HOST = HostFacts(
     way_back="tap-metadata",
     arp_ignore=1,
     tx_checksum=False,
-    listeners=(Listener(IPv4Address(IP), 18080, INODE),),
+    listeners=(TcpListener(IPv4Address(IP), 18080, INODE),),
 )
 
 # A host with identity_scheme = meta_ip.

@@ -201,5 +201,5 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
         made.add("route", family, 254, None, 0, value=(OTHER, address, 0, 0))
         made.add("address", family, OTHER, 24, address, value=(None,))
         made.add("neighbour", family, OTHER, address, value=(MAC, 2))
-    monkeypatch.setattr(rtnetlink, "_open", lambda _protocol: made)
+    monkeypatch.setattr(rtnetlink, "_open", lambda: made)
     return made

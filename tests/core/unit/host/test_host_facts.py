@@ -2,9 +2,8 @@
 
 import errno
 from dataclasses import replace
-from ipaddress import IPv4Network, ip_interface
+from ipaddress import IPv4Network, ip_address, ip_interface
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,11 +11,14 @@ import pytest
 from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV6
 from dfmeta.host import host_facts
-from dfmeta.host.host_facts import HostFacts, LimitFacts, Listener, RuleFact, read_host
+from dfmeta.host.host_facts import HostFacts, LimitFacts, RuleFact, read_host
+from dfmeta.host.listeners import TcpListener
 from dfmeta.identity.key import NEXT_HOP6
 from tests.core.unit.host.kernel import MAC, OTHER, TAP, Kernel
 
 ADDRESS, ADDRESS6 = "169.254.169.254", "fd00::1"
+LISTENER = TcpListener(ip_address(ADDRESS), 80, 7)
+LISTENER6 = TcpListener(ip_address(ADDRESS6), 80, 8)
 KEY = "128.0.0.1"
 """The key of the first port, and the source of the daemon's own SYN."""
 
@@ -43,8 +45,7 @@ def host(kernel: Kernel, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pat
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{value}\n")
-    listener = SimpleNamespace(address=ADDRESS, port=80, inode=7)
-    monkeypatch.setattr(host_facts, "listening", lambda _family: [listener])
+    monkeypatch.setattr(host_facts, "tcp_listeners", lambda: [LISTENER, LISTENER6])
     monkeypatch.setattr(host_facts, "tx_checksum", lambda _device: False)
     monkeypatch.setattr(host_facts, "_NET", tmp_path)
     return tmp_path
@@ -71,7 +72,7 @@ WHOLE = HostFacts(
     rp_filter=(1, 2),
     arp_ignore=1,
     tx_checksum=False,
-    listeners=(Listener(ADDRESS, 80, 7),),
+    listeners=(LISTENER,),
     limits=LimitFacts(4096, 1, 0, 1024, 28232),
 )
 

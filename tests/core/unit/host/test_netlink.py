@@ -406,7 +406,7 @@ def test_a_host_without_a_routing_socket_is_an_error(
 ) -> None:
     del kernel
 
-    def refuse(_protocol: int) -> socket.socket:
+    def refuse() -> socket.socket:
         raise OSError(errno.EMFILE, "too many open files")
 
     monkeypatch.setattr(rtnetlink, "_open", refuse)

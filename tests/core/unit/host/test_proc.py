@@ -42,8 +42,8 @@ def test_only_listeners_are_listeners(proc: Path) -> None:
         )
     )
     assert list(tcp_listeners(proc=proc)) == [
-        TcpListener(IPv4Address("0.0.0.0"), 80, 9, 13),
-        TcpListener(IPv4Address("127.0.0.1"), 80, 7, 11),
+        TcpListener(IPv4Address("0.0.0.0"), 80, 13, 9),
+        TcpListener(IPv4Address("127.0.0.1"), 80, 11, 7),
     ]
     for place, inode in (("127.0.0.1:80", 11), ("127.0.0.2:80", 13)):
         listener = listener_at(place, proc=proc)
