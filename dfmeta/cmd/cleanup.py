@@ -25,7 +25,9 @@ from dfmeta.host import device
 from dfmeta.host.netlink import HostSide, WantedSide
 from dfmeta.http.sockets import silence
 from dfmeta.identity.registry import Registry
+from dfmeta.ovsdb import subport_list
 from dfmeta.ovsdb.bridge_reader import Update
+from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.saved_state import SavedState, StateFile
@@ -83,8 +85,7 @@ class Cleanup:
             for name in (*watcher.remove_taps(), *watcher.remove_meta()):
                 LOG.info("Removed the port %s", name)
                 self._clean_host(name)
-            watcher.remove_ids()
-            watcher.remove_lists()
+            watcher.remove_keys((*META_KEYS, subport_list.KEY))
         watcher.stop()
         self._state_file.save(SavedState(port=self._state.port))
 

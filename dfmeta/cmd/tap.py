@@ -25,6 +25,7 @@ from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_MAC, MetaNames
 from dfmeta.ovsdb.bridge_reader import Update
+from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.saved_state import HostMemory, SavedState
@@ -297,7 +298,7 @@ class TapKeeper:
         :raises OvsdbError: when OVSDB refuses.
         """
         if has_meta_ips:
-            watcher.remove_ids()
+            watcher.remove_keys(META_KEYS)
             return [f"port {one}" for one in watcher.remove_meta()]
         return [f"port {one}" for one in watcher.remove_taps(name)]
 

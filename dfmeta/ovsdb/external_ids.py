@@ -24,7 +24,7 @@ from dfmeta.model import MetaIds, NextHop
 
 NAME_MAX: Final = 255
 _PROJECT: Final = re.compile(r"[\x21-\x7e]{1,255}")
-IDS: Final = MetaIds("dfmeta-meta-ip", "dfmeta-meta-mac", "dfmeta-meta-ip6")
+META_KEYS: Final = MetaIds("dfmeta-meta-ip", "dfmeta-meta-mac", "dfmeta-meta-ip6")
 """Keys in ``external_ids`` of a guest's Interface row."""
 PROVIDER_IDS: Final = ("provider_ip", "provider_mac")
 """Keys in ``other_config`` of a guest's Port row that Neutron's metadata_path writes."""
@@ -66,7 +66,7 @@ def own_ids(external_ids: Mapping[str, str]) -> MetaIds:
 
     Trust: as :func:`ids_of`.
     """
-    return MetaIds(*(external_ids.get(key, "").strip() for key in IDS))
+    return MetaIds(*(external_ids.get(key, "").strip() for key in META_KEYS))
 
 
 def ids_of(external_ids: Mapping[str, str], other_config: Mapping[str, str]) -> MetaIds:

@@ -30,8 +30,7 @@ from dfmeta.model import (
     MetaIds,
     MetaNames,
 )
-from dfmeta.ovsdb import subport_list
-from dfmeta.ovsdb.external_ids import IDS
+from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.rows import SECURE, Interface, read_bridge, read_interface
 
 SKIP_CLEANUP: Final = ("skip_cleanup", "true")
@@ -281,17 +280,15 @@ def write_ids(idl: Any, rows: Mapping[str, MetaIds]) -> None:
     for uuid, ids in rows.items():
         row = interfaces.get(UUID(uuid))
         if row is not None:
-            _put_keys(row, "external_ids", dict(zip(IDS, ids, strict=True)))
+            _put_keys(row, "external_ids", dict(zip(META_KEYS, ids, strict=True)))
 
 
-def remove_ids(idl: Any, integration: str) -> None:
-    """Remove the Meta addresses of dfmeta from all interfaces of the integration bridge."""
-    _remove_keys(idl, integration, IDS)
-
-
-def remove_lists(idl: Any, integration: str) -> None:
-    """Remove the lists of subports from all interfaces of the integration bridge."""
-    _remove_keys(idl, integration, [subport_list.KEY])
+def remove_keys(idl: Any, integration: str, keys: Iterable[str]) -> None:
+    """Remove keys in ``external_ids`` from all interfaces of the integration bridge."""
+    for row in idl.tables["Bridge"].rows.values():
+        for port in row.ports if row.name == integration else ():
+            for interface in port.interfaces:
+                _put_keys(interface, "external_ids", dict.fromkeys(keys, ""))
 
 
 def _make_way(idl: Any, integration: str, name: str) -> None:
@@ -315,13 +312,6 @@ def _bridge(idl: Any, name: str) -> Any:
 def _request(interface: Any) -> int:
     """Return the MTU that an Interface row requests; one that was just inserted has no value."""
     return max(getattr(interface, "mtu_request", ()), default=0)
-
-
-def _remove_keys(idl: Any, integration: str, keys: Iterable[str]) -> None:
-    for row in idl.tables["Bridge"].rows.values():
-        for port in row.ports if row.name == integration else ():
-            for interface in port.interfaces:
-                _put_keys(interface, "external_ids", dict.fromkeys(keys, ""))
 
 
 def _remove(idl: Any, integration: str, *, keep: Mapping[str, str]) -> list[str]:

@@ -105,7 +105,7 @@ def vifs(row: Interface, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     )
     if kind is PortKind.PARENT:
         return (port,)
-    return (port, *(_behind(port, subport) for subport in listed.entries.values()))
+    return (port, *(subport_of(port, subport) for subport in listed.entries.values()))
 
 
 def _allowed(row: Interface, kind: PortKind, lead: Lead) -> bool:
@@ -118,7 +118,7 @@ def _allowed(row: Interface, kind: PortKind, lead: Lead) -> bool:
     return any(ids.get(ALLOWED, "").strip() == "true" for ids in rows)
 
 
-def _behind(parent: Port, entry: ListEntry) -> Port:
+def subport_of(parent: Port, entry: ListEntry) -> Port:
     """Return a subport whose tags reach the bridge."""
     ids = {"vm-uuid": entry.instance_id, "project-id": entry.project_id}
     return Port(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -110,8 +110,11 @@ class OvsdbWatcher:
     def start(self) -> None:
         """Start the thread, and the greenthreads that deliver updates and results."""
         self._thread.start()
-        hub.VITAL.spawn("results of OVSDB's transactions", self._finish_loop, may_return=True)
-        hub.VITAL.spawn("delivery of OVSDB's changes", self._deliver_loop, may_return=True)
+        for name, *queue in (
+            ("results of OVSDB's transactions", self._answered_jobs, self._finished, _wake),
+            ("delivery of OVSDB's changes", self._updated, self._updates, self._deliver),
+        ):
+            hub.VITAL.spawn(name, self._hand_over, *queue, may_return=True)
 
     def stop(self) -> None:
         """End the thread; no more updates are delivered."""
@@ -194,19 +197,12 @@ class OvsdbWatcher:
         """
         self.run(lambda idl, _txn: meta_bridge.write_ids(idl, rows))
 
-    def remove_ids(self) -> None:
-        """Remove dfmeta's Meta addresses from all ports of the bridge.
+    def remove_keys(self, keys: Iterable[str]) -> None:
+        """Remove keys of dfmeta in ``external_ids`` from all interfaces of the bridge.
 
         :raises OvsdbError: when the transaction fails.
         """
-        self.run(lambda idl, _txn: meta_bridge.remove_ids(idl, self.bridge))
-
-    def remove_lists(self) -> None:
-        """Remove the lists of subports from all ports of the bridge.
-
-        :raises OvsdbError: when the transaction fails.
-        """
-        self.run(lambda idl, _txn: meta_bridge.remove_lists(idl, self.bridge))
+        self.run(lambda idl, _txn: meta_bridge.remove_keys(idl, self.bridge, keys))
 
     def run(self, act: Act[T]) -> T:
         """Carry out a transaction in the thread, and return its result; the hub continues.
@@ -228,17 +224,12 @@ class OvsdbWatcher:
         result: T = job.result
         return result
 
-    def _deliver_loop(self) -> None:
+    def _hand_over(self, bell: Bell, values: deque[T], deliver: Callable[[T], object]) -> None:
+        """Deliver the values of the thread on the hub."""
         while not self._stopping:
-            self._updated.wait(PATIENCE)
-            while self._updates:
-                self._deliver(self._updates.popleft())
-
-    def _finish_loop(self) -> None:
-        while not self._stopping:
-            self._answered_jobs.wait(PATIENCE)
-            while self._finished:
-                self._finished.popleft().done.send(None)
+            bell.wait(PATIENCE)
+            while values:
+                deliver(values.popleft())
 
     # The thread's side
 
@@ -333,3 +324,7 @@ class OvsdbWatcher:
             self._session = session
             return None
         return list(notices)
+
+
+def _wake(job: _Transaction) -> None:
+    job.done.send(None)

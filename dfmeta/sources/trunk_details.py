@@ -25,9 +25,9 @@ from dfmeta.neutron.client import NeutronApi, Row
 from dfmeta.ovsdb.external_ids import instance_of
 from dfmeta.ovsdb.subport_list import ListEntry, entry_of
 from dfmeta.ovsdb.trunks import PARENT
+from dfmeta.ovsdb.vif import subport_of
 from dfmeta.runtime import clock, hub
 from dfmeta.sources.neutron import Rounds
-from dfmeta.sources.resolution import bare
 
 FRESH: Final = 30.0
 """Seconds after which a port is asked about again: a subport is served that much later."""
@@ -160,7 +160,7 @@ class TrunkDetails:
         listed = self._listed.get(row, set())
         entries = subports.entries.values() if subports is not None else ()
         wanted = {
-            entry.vid: _behind(parent, entry)
+            entry.vid: subport_of(parent, entry)
             for entry in entries
             if parent is not None and entry.vid not in listed
         }
@@ -202,19 +202,3 @@ def _is_asked(port: Port) -> bool:
     is_own_bridge = port.kind is PortKind.PARENT and port.name.startswith(PARENT)
     is_candidate = port.kind is not PortKind.SUBPORT and not is_own_bridge
     return is_candidate and not port.fault and bool(instance_of(port.iface_id))
-
-
-def _behind(parent: Port, entry: ListEntry) -> Port:
-    return replace(
-        bare(parent),
-        vid=entry.vid,
-        iface_id=entry.port_id,
-        mac=entry.mac,
-        kind=PortKind.SUBPORT,
-        segmentation_id=entry.vid,
-        parent=parent.name,
-        subport_faults=(),
-        next_hops=(),
-        next_hop_faults=(),
-        meta=type(parent.meta)(),
-    )

@@ -24,7 +24,7 @@ from dfmeta.attach.model import Attachment, Found, Network, Parent
 from dfmeta.errors import AttachDriverError, OvsdbError
 from dfmeta.model import ATTACHMENT_KEY
 from dfmeta.model import ATTACHMENT_KEY as KEY
-from dfmeta.ovsdb.external_ids import IDS
+from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.idl import Act, Ovsdb, reconfigure, verify
 from dfmeta.ovsdb.rows import Interface, InterfacePlace, Rows, without_number
 from dfmeta.ovsdb.trunk_bridge import NAME_MAX, agent_of, is_ours, new_port
@@ -367,4 +367,4 @@ def is_learned(table: str, mac: str, vlan: int) -> bool:
 def _macs(port: Interface) -> Iterator[str]:
     yield port.mac_in_use.lower()
     yield port.external_ids.get("attached-mac", "").strip().lower()
-    yield port.external_ids.get(IDS.mac, "").strip().lower()
+    yield port.external_ids.get(META_KEYS.mac, "").strip().lower()

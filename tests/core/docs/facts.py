@@ -44,7 +44,7 @@ from dfmeta.identity.host_wide_allocator import RESERVE
 from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.model import TAP_VLAN, Endpoint
 from dfmeta.ovsdb import trunk_bridge
-from dfmeta.ovsdb.external_ids import IDS, PROVIDER_IDS
+from dfmeta.ovsdb.external_ids import META_KEYS, PROVIDER_IDS
 from dfmeta.ovsdb.meta_bridge import SKIP_CLEANUP, mark_of
 from dfmeta.proxy import access, recent, tokens
 from dfmeta.proxy.engines.workers import workers
@@ -101,7 +101,7 @@ def _meta_ip() -> Iterable[str]:
     yield f"at most {META.most(4)} over IPv4 and {META.most(6)} over IPv6 at a time"
     assert RESERVE == 8, "One eighth"
     options = {option.name for option in metadata.OPTS} - {"host_proxy_listen_port"}
-    for name in options | {*IDS, *(f"Port.other_config:{one}" for one in PROVIDER_IDS[:1])}:
+    for name in options | {*META_KEYS, *(f"Port.other_config:{one}" for one in PROVIDER_IDS[:1])}:
         yield f"``{name}``"
     key, value = mark_of("br-int")
     yield f'``{key}="{value}"``'

@@ -18,6 +18,7 @@ from dfmeta.host.netlink import HostSide, WantedSide
 from dfmeta.host.sides import HostSides
 from dfmeta.identity.key import InPortKeys
 from dfmeta.ovsdb.bridge_reader import TapPort, Update
+from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.rows import Bridge
 from dfmeta.runtime.saved_state import HostMemory, SavedState
 from tests.harness.tier import CLOCK
@@ -156,7 +157,7 @@ FORMER: tuple[tuple[HostMemory | None, list[str], list[Any], list[tuple[str, ...
         HostMemory("lo", GROUP.host_ip, 2, network="240.0.0.0/16"),
         [],
         [None],
-        [("remove_ids",), ("remove_meta",)],
+        [("remove_keys", META_KEYS), ("remove_meta",)],
     ),
 )
 """Memory of the former configuration, IPv6 now, and what is removed of the host and of OVSDB."""

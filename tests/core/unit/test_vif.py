@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.model import OFPORT_MAX, Endpoint, MetaIds, Port, PortKind, PortState
-from dfmeta.ovsdb.external_ids import IDS, PROVIDER_IDS
+from dfmeta.ovsdb.external_ids import META_KEYS, PROVIDER_IDS
 from dfmeta.ovsdb.rows import Interface, read_interface
 from dfmeta.ovsdb.trunks import Lead, side_of
 from dfmeta.ovsdb.vif import vifs
@@ -72,7 +72,7 @@ PROVIDER = {"provider_ip": " 240.0.7.7", "provider_mac": "fa:16:ee:12:34:56"}
 
 
 def test_a_port_has_the_meta_addresses_of_its_row() -> None:
-    written = NOVA | dict(zip(IDS, META, strict=True))
+    written = NOVA | dict(zip(META_KEYS, META, strict=True))
     assert port_of(external_ids=written).meta == META
     assert port_of(external_ids=written, other_config=PROVIDER).meta == META
     assert port_of().meta == MetaIds()
@@ -80,7 +80,7 @@ def test_a_port_has_the_meta_addresses_of_its_row() -> None:
 
 @pytest.mark.parametrize("ip", ["", " "])
 def test_without_a_meta_ip_of_dfmetas_own_that_of_metadata_path_counts(ip: str) -> None:
-    written = NOVA | dict(zip(IDS, META._replace(ip=ip), strict=True))
+    written = NOVA | dict(zip(META_KEYS, META._replace(ip=ip), strict=True))
     found = port_of(external_ids=written, other_config=PROVIDER).meta
     assert found == MetaIds("240.0.7.7", "fa:16:ee:12:34:56", META.ip6)
     assert port_of(external_ids=written).meta == MetaIds(ip6=META.ip6)
@@ -159,7 +159,9 @@ def test_instance_that_is_no_uuid_is_a_fault_that_names_it() -> None:
 
 @settings(deadline=None, max_examples=examples(33))
 @given(
-    st.dictionaries(st.sampled_from([*NOVA, "vm-id", "project-id", *IDS]), st.text(max_size=40)),
+    st.dictionaries(
+        st.sampled_from([*NOVA, "vm-id", "project-id", *META_KEYS]), st.text(max_size=40)
+    ),
     st.dictionaries(st.sampled_from(PROVIDER_IDS), st.text(max_size=40)),
     st.lists(st.integers(-1, 70000), max_size=1),
     st.lists(st.integers(0, 4095), max_size=1),

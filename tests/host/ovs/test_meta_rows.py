@@ -422,7 +422,7 @@ def test_meta_addresses_are_written_and_removed_beside_the_keys_of_others(
     assert ids(host, "guest") == VIF
     watch.ensured()
     watch.watcher.write_ids(dict.fromkeys((guest, bystander), IDS))
-    watch.watcher.remove_ids()
+    watch.watcher.remove_keys(KEYS)
     assert ids(host, "guest") == ids(host, "bystander") == VIF
     assert ids(host, NEAR) == MARKS
 
@@ -464,6 +464,6 @@ def test_the_addresses_of_neutrons_metadata_path_are_read_and_stay(
     until(lambda: "guest" in watch.ports and watch.ports["guest"].meta == meta_ids, "the addresses")
     watch.watcher.write_ids({watch.ports["guest"].row: IDS})
     until(lambda: watch.ports["guest"].meta == IDS, "dfmeta's own addresses")
-    watch.watcher.remove_ids()
+    watch.watcher.remove_keys(KEYS)
     until(lambda: watch.ports["guest"].meta == meta_ids, "Neutron's addresses")
     assert row(host, "Port", "guest", "other_config") == {"other_config": neutrons}

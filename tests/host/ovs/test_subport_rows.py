@@ -121,7 +121,7 @@ def test_the_removal_of_lists_leaves_the_keys_of_others(host: OpenvSwitch, watch
     ids = (f'external_ids:{KEY}="[]"', "external_ids:dfmeta-instance=x")
     for name in ("tpi-1", "spi-100", "tap1"):
         host.vsctl("set", "Interface", name, *ids, wait=False)
-    watch.watcher.remove_lists()
+    watch.watcher.remove_keys([KEY])
     for name, left in (("tpi-1", False), ("spi-100", False), ("tap1", True)):
         printed = host.vsctl("get", "Interface", name, "external_ids", wait=False)
         assert (KEY in printed) == left, "tap1 is not on br-int"
