@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import webob
 
 from dfmeta.admin.browsers import cross_origin_reason
-from dfmeta.admin.listings import Reused, json_response
+from dfmeta.admin.listener import Reused, json_response
 from dfmeta.admin.server import ENDS, SAME_HOST
 from dfmeta.errors import DfmetaError
 

@@ -1,29 +1,34 @@
 """The admin listener: health, metrics, version, the status page, and the data for commands.
 
 It has no authentication and names the guests: it belongs on loopback, and never on tap-metadata.
+
+Each user of the host may ask for the listings, in a loop as well, and they are made in the guests'
+process. So one request at a time makes a listing, which is reused, and takes a bounded share of the
+process' time.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import webob
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import choose_encoder
 
 from dfmeta.admin.browsers import cross_origin_reason, own_names
-from dfmeta.admin.listings import Reused, encode, json_response
 from dfmeta.admin.server import SAME_HOST, AdminServer
 from dfmeta.errors import StartError
 from dfmeta.http.limits import SEND_BUFFER
 from dfmeta.http.sockets import keep_room
-from dfmeta.runtime import threads
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Health
+from dfmeta.runtime.threads import Semaphore, call_in_thread
 
 Listing = Callable[[], Any]
 Page = Callable[[webob.Request], webob.Response]
@@ -36,6 +41,62 @@ _FRESH = frozenset({"/probe"})
 _FORMATS = frozenset({"0.0.1", "0.0.4", "1.0.0"})
 """Versions of Prometheus' formats and of OpenMetrics that a client may ask for."""
 _VERSION = re.compile(r";\s*version=([^;]*)")
+
+
+REUSED: Final = 1.0
+"""Seconds for which a text is reused at most."""
+SHARE: Final = 10
+"""A text is reused for so many times as long as it took to make it: a small one is always new."""
+
+
+class Reused:
+    """The text of a listing.
+
+    :param make: returns the value; may let other greenthreads run.
+    :param apart: calls a function in another thread, while the hub serves guests.
+    """
+
+    def __init__(
+        self, make: Callable[[], Any], *, apart: Callable[..., Any] = call_in_thread
+    ) -> None:
+        self._make, self._apart = make, apart
+        self._lock = Semaphore(1)
+        self._text = b""
+        self._until = float("-inf")
+
+    def text(self) -> bytes:
+        """Return the listing as JSON."""
+        with self._lock:
+            begun = clock.now()
+            if begun >= self._until:
+                self._text = self._apart(encode, self._make())
+                made = clock.now()
+                self._until = made + min(SHARE * (made - begun), REUSED)
+            return self._text
+
+    def forget(self) -> None:
+        """Make the text anew for the next request: the caller has changed the value."""
+        self._until = float("-inf")
+
+
+def json_response(value: Any, *, status: int = 200, allow: str = "") -> webob.Response:
+    """Return a response with a JSON document.
+
+    :param value: bytes: the document in its encoding.
+    :param allow: methods, for a 405.
+    """
+    body = value if isinstance(value, bytes) else encode(value)
+    response = webob.Response(
+        status=status, content_type="application/json", charset="UTF-8", body=body
+    )
+    if allow:
+        response.headers["Allow"] = allow
+    return response
+
+
+def encode(value: Any) -> bytes:
+    """Return a value as JSON."""
+    return json.dumps(value).encode()
 
 
 class _Collected(CollectorRegistry):
@@ -69,7 +130,7 @@ class AdminApplication:
     :param listings: path → function that returns the value to send as JSON.
     :param api: the store's API, if there is a store; may be replaced at any time.
     :param more: APIs that stay.
-    :param page: answers ``/``; see :class:`dfmeta.admin.page.StatusPage`.
+    :param page: answers ``/``; see :class:`dfmeta.admin.status.StatusPage`.
     :param listen: admin_listen; its host's name is accepted in Host.
     """
 

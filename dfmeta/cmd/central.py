@@ -19,8 +19,8 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.admin import listener as admin
-from dfmeta.admin.page import StatusPage
 from dfmeta.admin.server import AdminServer
+from dfmeta.admin.status import StatusPage
 from dfmeta.cmd import readiness, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
 from dfmeta.cmd.fd_store import notify

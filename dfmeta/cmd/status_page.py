@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oslo_config import cfg
 from prometheus_client import Metric
 
-from dfmeta.admin.page import StatusPage
-from dfmeta.admin.status import FAILURES_SHOWN, Query, Status, render
+from dfmeta.admin.status import FAILURES_SHOWN, Query, Status, StatusPage, render
 from dfmeta.cmd.rows import failure_row
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.errors import StoreError

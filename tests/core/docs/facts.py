@@ -7,7 +7,6 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from dfmeta import model
-from dfmeta.admin import page as status_http
 from dfmeta.admin import server as admin_server
 from dfmeta.admin import status
 from dfmeta.apps import bridge, floods, reconciler
@@ -113,8 +112,8 @@ def _meta_ip() -> Iterable[str]:
 def _status() -> Iterable[str]:
     yield f"http://{LISTEN}/"
     yield f"ssh -L {LISTEN.rpartition(':')[2]}:{LISTEN} "
-    yield f"every {status_http.REFRESH} seconds"
-    yield f"up to {status_http.REFRESH_MAX} seconds"
+    yield f"every {status.REFRESH} seconds"
+    yield f"up to {status.REFRESH_MAX} seconds"
     yield f"At most {status.SHOWN} rows"
     yield f"twice a minute, {status_page.NAMES_ASKED} at a time"
     yield f"and {recent.KINDS_KEPT} failures that differ"

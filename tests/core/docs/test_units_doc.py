@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from dfmeta.admin.connection import HELD
+from dfmeta.admin.server import HELD
 from dfmeta.cmd import central, daemon
 from dfmeta.conf import accounts, agent, limits
 from dfmeta.store.api.checks import USERDATA_MAX

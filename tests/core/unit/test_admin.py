@@ -9,8 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 from webob.dec import wsgify
 
 from dfmeta.admin import listener as admin
-from dfmeta.admin.listener import AdminApplication
-from dfmeta.admin.listings import REUSED, Reused
+from dfmeta.admin.listener import REUSED, AdminApplication, Reused
 from dfmeta.errors import StartError
 from dfmeta.runtime import clock
 from dfmeta.runtime.hub import Health

@@ -12,7 +12,7 @@ import pytest
 from webob import Request, Response
 
 from dfmeta import metrics
-from dfmeta.admin import connection as admin_connection
+from dfmeta.admin import server as admin_server
 from dfmeta.admin.server import LIMITS, AdminHandler, AdminServer
 from dfmeta.http.limits import Limits
 from dfmeta.http.sockets import keep_room
@@ -174,7 +174,7 @@ def test_a_body_that_stops_coming_is_408(world: World) -> None:
 def test_a_body_gives_way_that_waits_for_its_client_the_longest(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_connection, "HELD", 1000)
+    monkeypatch.setattr(admin_server, "HELD", 1000)
     before = counted("memory")
     socks = [world.connect(peer) for peer in (PEER, OTHER, PEER)]
     for number, sock in enumerate(socks):
@@ -189,7 +189,7 @@ def test_a_body_gives_way_that_waits_for_its_client_the_longest(
 
 
 def test_answers_that_are_not_read_give_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_connection, "HELD", 3 * len(LARGE))
+    monkeypatch.setattr(admin_server, "HELD", 3 * len(LARGE))
     before = counted("memory")
     unread = [world.connect() for _ in range(6)]
     for number, sock in enumerate(unread, 1):
@@ -206,7 +206,7 @@ def test_answers_that_are_not_read_give_way(world: World, monkeypatch: pytest.Mo
 def test_two_bodies_that_wait_for_each_others_room_do_not_wait_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_connection, "HELD", 1000)
+    monkeypatch.setattr(admin_server, "HELD", 1000)
     socks = [world.connect() for _ in range(2)]
     for sock in socks:
         sock.sendall(request("/read", "Content-Length: 900", method="POST") + b"x" * 450)
@@ -233,7 +233,7 @@ def test_a_connection_that_waits_for_its_client_makes_room_within_a_moment() -> 
     world.server.stop(0.0)
 
 
-def test_admin_connections_are_counted_and_guests_figures_are_left_alone(world: World) -> None:
+def test_admin_servers_are_counted_and_guests_figures_are_left_alone(world: World) -> None:
     def figure(name: str) -> float | None:
         return metrics.REGISTRY.get_sample_value(name)
 

@@ -11,8 +11,7 @@ import webob
 
 from dfmeta import metrics
 from dfmeta.admin import troubles
-from dfmeta.admin.page import FILTER_MAX, StatusPage
-from dfmeta.admin.status import SHOWN, Query, Status, render, style_hash
+from dfmeta.admin.status import FILTER_MAX, SHOWN, Query, Status, StatusPage, render, style_hash
 from dfmeta.errors import printable
 from dfmeta.model import PortState
 from tests.core.unit.support import GUEST_IP6, GUEST_MAC, INSTANCE, PROJECT
