@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import webob
 
@@ -21,44 +21,35 @@ from dfmeta.admin.listener import Reused, json_response
 from dfmeta.admin.server import ENDS, SAME_HOST
 from dfmeta.errors import DfmetaError
 
+if TYPE_CHECKING:
+    from dfmeta.attach.engine import AttachmentEngine
+
 LOG = logging.getLogger(__name__)
 
 ROOT: Final = "/attachments"
 GC: Final = f"{ROOT}/gc"
-_ONE: Final = re.compile(rf"{ROOT}/([0-9a-f-]{{36}})", re.ASCII)
+_ATTACHMENT: Final = re.compile(rf"{ROOT}/([0-9a-f-]{{36}})", re.ASCII)
 _ROOT_USER: Final = 0
 _NOT_ROOT: Final = "root alone may change attachments: run the command as root"
+_NO_ATTACHMENT: Final = "there is no such attachment"
 _OFF: Final = "attachments are off: set [attachments] enabled and restart dfmeta-agent"
-
-
-class AttachmentSource(Protocol):
-    """:class:`dfmeta.attach.engine.AttachmentEngine`; its calls may block."""
-
-    def report(self) -> Sequence[Mapping[str, Any]]:
-        """Return all attachments."""
-
-    def dismiss(self, attachment: str) -> bool:
-        """Delete an attachment; return whether there was one."""
-
-    def tidy_now(self) -> Mapping[str, int]:
-        """Compare table and data plane; return what has changed, as numbers."""
 
 
 class AttachmentsApi:
     """Further routes of the admin listener, see :class:`dfmeta.admin.listener.AdminRoutes`.
 
-    :param source: return the engine; None: attachments are off.
+    :param engine: return the engine; None: attachments are off.
     :param names: names of this host, see :func:`dfmeta.admin.browsers.own_names`.
     :param user: return the user id of a client, see :func:`dfmeta.host.listeners.client_user`.
     """
 
     def __init__(
         self,
-        source: Callable[[], AttachmentSource | None],
+        engine: Callable[[], AttachmentEngine | None],
         names: frozenset[str],
         user: Callable[..., int | None],
     ) -> None:
-        self._source, self._names, self._user = source, names, user
+        self._engine, self._names, self._user = engine, names, user
         self._listing = Reused(self._report)
 
     def handles(self, path: str) -> bool:
@@ -72,46 +63,45 @@ class AttachmentsApi:
             refused = "this host alone may ask"
         if refused:
             return _message(403, refused)
-        source = self._source()
-        if source is None:
+        engine = self._engine()
+        if engine is None:
             return _message(404, _OFF)
-        path, method = request.path_info, request.method
-        match = _ONE.fullmatch(path)
+        path = request.path_info
+        match = _ATTACHMENT.fullmatch(path)
+        if path != GC and path != ROOT and match is None:
+            return _message(404, _NO_ATTACHMENT)
+        methods = "GET, HEAD" if path == ROOT else "POST" if path == GC else "DELETE"
+        if request.method not in methods.split(", "):
+            return _message(405, f"this path has {methods}", allow=methods)
+        if path != ROOT and not self._may_change(request):
+            return _message(403, _NOT_ROOT)
         try:
             if path == ROOT:
-                if method not in ("GET", "HEAD"):
-                    return _only("GET, HEAD")
                 return json_response(self._listing.text())
-            if path == GC:
-                if method != "POST":
-                    return _only("POST")
-                if not self._may_change(request):
-                    return _message(403, _NOT_ROOT)
-                done = dict(source.tidy_now())
-                self._listing.forget()
-                LOG.info(
-                    "Attachments: compared for an operator: %d removed, %d waiting",
-                    done["removed"],
-                    done["waiting"],
-                )
-                return json_response(done)
-            if match is None:
-                return _message(404, "there is no such attachment")
-            if method != "DELETE":
-                return _only("DELETE")
-            if not self._may_change(request):
-                return _message(403, _NOT_ROOT)
-            if not source.dismiss(match[1]):
-                return _message(404, "there is no such attachment")
-            self._listing.forget()
-            LOG.info("Attachments: an operator has deleted %s", match[1])
-            return webob.Response(status=204)
+            return self._delete(engine, match[1]) if match else self._compare(engine)
         except DfmetaError as error:
             return _message(503, error.line)
 
-    def _report(self) -> list[Mapping[str, Any]]:
-        source = self._source()
-        return [] if source is None else list(source.report())
+    def _delete(self, engine: AttachmentEngine, attachment: str) -> webob.Response:
+        if not engine.dismiss(attachment):
+            return _message(404, _NO_ATTACHMENT)
+        self._listing.forget()
+        LOG.info("Attachments: an operator has deleted %s", attachment)
+        return webob.Response(status=204)
+
+    def _compare(self, engine: AttachmentEngine) -> webob.Response:
+        changes = engine.tidy_now()
+        self._listing.forget()
+        LOG.info(
+            "Attachments: compared for an operator: %d removed, %d waiting",
+            changes["removed"],
+            changes["waiting"],
+        )
+        return json_response(changes)
+
+    def _report(self) -> list[dict[str, Any]]:
+        engine = self._engine()
+        return [] if engine is None else engine.report()
 
     def _may_change(self, request: webob.Request) -> bool:
         ends = request.environ[ENDS]
@@ -120,7 +110,3 @@ class AttachmentsApi:
 
 def _message(status: int, message: str, *, allow: str = "") -> webob.Response:
     return json_response({"message": message}, status=status, allow=allow)
-
-
-def _only(methods: str) -> webob.Response:
-    return _message(405, f"this path has {methods}", allow=methods)

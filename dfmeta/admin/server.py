@@ -29,7 +29,7 @@ from dfmeta.http.exchange import Exchange
 from dfmeta.http.http1 import Body, Head, HeadLimits
 from dfmeta.http.limits import ConnectionLimiter, Limits
 from dfmeta.http.server import POLL, ClaimSource, HttpServer
-from dfmeta.http.service import HttpService
+from dfmeta.http.service import ConnectionObserver, HttpService
 from dfmeta.http.sockets import quiet
 from dfmeta.model import Answer, Caller, Peer
 from dfmeta.runtime import clock, hub, threads
@@ -354,7 +354,7 @@ class AdminServer:
         return Answer(500, b'{"message": "internal server error"}', "application/json")
 
 
-class AdminObserver:
+class AdminObserver(ConnectionObserver[AdminClaim]):
     """Counts what happens to the admin listener's connections.
 
     :param crowded: called when a connection waits for a place.
@@ -363,28 +363,25 @@ class AdminObserver:
     def __init__(self, crowded: Callable[[], None]) -> None:
         self._crowded = crowded
 
-    def accepted(self, claim: AdminClaim) -> None:
-        """See :class:`~dfmeta.http.service.ConnectionObserver`; this is no metric."""
-
     def closed(self, reason: metrics.Closed) -> None:
-        """See :class:`~dfmeta.http.service.ConnectionObserver`."""
+        """See :class:`ConnectionObserver`."""
         match reason:
             case "too_many" | "defect":  # no claim here is unknown or changes
                 metrics.ADMIN_REFUSED.labels(reason).inc()
 
     def limited(self, limit: metrics.Limit) -> None:
-        """See :class:`~dfmeta.http.service.ConnectionObserver`."""
+        """See :class:`ConnectionObserver`."""
         metrics.ADMIN_REFUSED.labels("not_read" if limit == "send_timeout" else "crowded").inc()
         if limit == "connections_per_port":
             self._crowded()
 
     def silent(self, claim: AdminClaim) -> None:
-        """See :class:`~dfmeta.http.service.ConnectionObserver`."""
+        """See :class:`ConnectionObserver`."""
         del claim
         metrics.ADMIN_REFUSED.labels("silent").inc()
 
     def refused(self, claim: AdminClaim, status: int, reason: HeadFault | BodyFault) -> None:
-        """See :class:`~dfmeta.http.service.ConnectionObserver`."""
+        """See :class:`ConnectionObserver`."""
         del claim, status
         match reason:
             case "body" | "chunks" | "body_timeout":

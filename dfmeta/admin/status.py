@@ -15,7 +15,7 @@ import base64
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -66,6 +66,7 @@ _RANKS: Final[Mapping[str, int]] = {
     str(PortState.UNNAMED): 3,
     str(PortState.DEAD): 4,
 }
+"""State of :data:`STATES` → its rank; the lowest rank comes first."""
 _STAGES: Final[Mapping[str, Stage]] = {purpose.name: purpose.stage for purpose in Purpose}
 """Name of a purpose → the stage of its table."""
 _TONES: Final[Mapping[int, str]] = {0: "bad", 1: "warn", 2: "warn", 3: "good", 4: "off"}
@@ -247,11 +248,6 @@ def _is_odd(value: object) -> bool:
     return type(value) is str and not value.isprintable()
 
 
-def rank(state: str) -> int:
-    """Return the sort rank of a state of :data:`STATES`; the lowest rank comes first."""
-    return _RANKS[state]
-
-
 # Guests
 
 
@@ -260,16 +256,16 @@ def _guest(row: Row, now: float) -> dict[str, Any]:
     word = row["state"]
     if row["state"] == PortState.SERVED and last is not None and not last["own"]:
         word = FAILING if last["failing"] else EARLIER
-    place = rank(word)
+    rank = _RANKS[word]
     asked, record = row["requests"], row.get("record_name", "")
     return {
         **row,
         "word": word,
-        "rank": place,
-        "tone": _TONES[place],
+        "rank": rank,
+        "tone": _TONES[rank],
         "failed": None if last is None else _told(last, now),
         "fault_pieces": row["fault"].split("`"),
-        "well": place > 2,
+        "well": rank > 2,
         "counts": [(one, asked[one]) for one in CLASSES if asked[one]] if asked else [],
         "asked_ago": _ago(asked["last_at"], now) if asked else "",
         "name": row["instance_name"] or record or row["instance"] or row["port"],
@@ -346,36 +342,31 @@ def _summary(status: Status, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any
 
 
 def _figures(samples: Samples) -> dict[str, Any]:
+    def labels_of(name: str) -> list[tuple[dict[str, str], float]]:
+        return [(dict(labels), value) for (key, labels), value in samples.items() if key == name]
+
     def total(name: str) -> float:
-        return sum(value for (there, _labels), value in samples.items() if there == name)
+        return sum(value for _labels, value in labels_of(name))
 
     def by(name: str, label: str) -> Figures:
-        found: dict[str, float] = {}
-        for (there, labels), value in samples.items():
-            if there == name:
-                key = dict(labels)[label]
-                found[key] = found.get(key, 0.0) + value
-        return sorted(found.items())
+        return sorted(_added((labels[label], value) for labels, value in labels_of(name)).items())
 
-    requests: dict[str, dict[str, float]] = {}
-    for (name, labels), value in samples.items():
-        if name == "dfmeta_requests_total":
-            known = dict(labels)
-            requests.setdefault(known["backend"], {})[known["status"]] = value
-    lookups: dict[str, dict[str, float]] = {}
-    for (name, labels), value in samples.items():
-        if name == "dfmeta_identity_lookups_total":
-            known = dict(labels)
-            lookups.setdefault(known["source"], {})[known["outcome"]] = value
+    def table(name: str, row: str, column: str) -> dict[str, dict[str, float]]:
+        rows: dict[str, dict[str, float]] = {}
+        for labels, value in labels_of(name):
+            rows.setdefault(labels[row], {})[labels[column]] = value
+        return dict(sorted(rows.items()))
+
+    lookups = table("dfmeta_identity_lookups_total", "source", "outcome")
     return {
         "classes": CLASSES[:-1],
-        "requests": sorted(requests.items()),
+        "requests": table("dfmeta_requests_total", "backend", "status").items(),
         "asked": total("dfmeta_requests_total"),
         "connections": total("dfmeta_open_connections"),
         "held_syns": total("dfmeta_held_syns"),
         "connected": total("dfmeta_switch_connected") > 0,
-        "lookups": sorted(lookups.items()),
-        "outcomes": sorted({outcome for one in lookups.values() for outcome in one}),
+        "lookups": lookups.items(),
+        "outcomes": sorted({outcome for row in lookups.values() for outcome in row}),
         "sets": [
             ("requests", "Refused by dfmeta", by("dfmeta_refused_requests_total", "reason")),
             ("requests", "Held", by("dfmeta_held_requests_total", "why")),
@@ -394,12 +385,19 @@ def _figures(samples: Samples) -> dict[str, Any]:
 
 def _by_table(purposes: Figures) -> Figures:
     """Add up the numbers of flows by the names of their tables."""
-    found: dict[str, float] = {}
-    for name, value in purposes:
-        stage = _STAGES.get(name)
-        table = table_name(stage) if stage is not None else name
-        found[table] = found.get(table, 0.0) + value
-    return list(found.items())
+    return list(
+        _added(
+            (table_name(_STAGES[name]) if name in _STAGES else name, value)
+            for name, value in purposes
+        ).items()
+    )
+
+
+def _added(figures: Iterable[tuple[str, float]]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for name, value in figures:
+        totals[name] = totals.get(name, 0.0) + value
+    return totals
 
 
 # Words

@@ -11,7 +11,7 @@ from prometheus_client import Metric
 
 from dfmeta import metrics
 from dfmeta.admin import listener
-from dfmeta.admin.attachments import AttachmentsApi, AttachmentSource
+from dfmeta.admin.attachments import AttachmentsApi
 from dfmeta.admin.browsers import own_names
 from dfmeta.cmd import rows, status_page
 from dfmeta.cmd.activation import ADMIN_OPTION, activated
@@ -21,6 +21,7 @@ from dfmeta.host.listeners import client_user
 from dfmeta.runtime import hub
 
 if TYPE_CHECKING:
+    from dfmeta.attach.engine import AttachmentEngine
     from dfmeta.wiring.store import StoreApi
 
 PROG: Final = "dfmeta-agent"
@@ -134,7 +135,7 @@ class AgentAdmin:
         proxy = self._parts.proxy
         return None if proxy is None else proxy.report(thorough=thorough)
 
-    def _attachments(self) -> AttachmentSource | None:
+    def _attachments(self) -> AttachmentEngine | None:
         proxy = self._parts.proxy
         return None if proxy is None else proxy.attachments
 

@@ -165,7 +165,7 @@ class ConnectionObserver(Protocol[K_contra]):
 
     def accepted(self, claim: K_contra, /) -> None:
         """Count an accepted connection."""
-        ...
+        del claim
 
     def closed(self, reason: metrics.Closed, /) -> None:
         """Count a connection that ends without an answer."""

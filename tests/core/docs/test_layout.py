@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "proxy": LOW | {"attach", "http", "store"},
     "doctor": LOW | {"apps", "host", "http", "neutron", "ovsdb", "proxy", "sources", "store"},
     "guest": set(),
-    "admin": LOW | {"doctor", "http", "proxy"},
+    "admin": LOW | {"attach", "doctor", "http", "proxy"},
     "conf": BASE | {"flows", "http", "identity"},
 }
 _BELOW = MAY_IMPORT.keys() - {"__init__", "guest"}
