@@ -41,6 +41,7 @@ from dfmeta.store.api.requests import parse_id
 from dfmeta.store.api.seeds import body_of
 from dfmeta.store.db.record import (
     KEEP,
+    Content,
     Keep,
     Kind,
     Network,
@@ -165,7 +166,7 @@ class StoreClient:
     def _push(
         self,
         record_id: str,
-        contents: Mapping[Kind, Mapping[str, object] | bytes],
+        contents: Mapping[Kind, Content],
         *,
         networks: Sequence[Network],
         http_tokens: str | Keep | None,
@@ -275,13 +276,13 @@ def _halves(
     changed: Sequence[str],
     *,
     userdata: bytes | Keep | None,
-) -> dict[Kind, Mapping[str, object] | bytes]:
+) -> dict[Kind, Content]:
     """Return the halves that have to be pushed to apply the changes.
 
     Addresses and http_tokens belong to both halves. They are pushed with the metadata, or with the
     user-data of a record that has no metadata.
     """
-    halves: dict[Kind, Mapping[str, object] | bytes] = {}
+    halves: dict[Kind, Content] = {}
     alone = before is not None and before.metadata is None
     of_both = {"addresses", "http_tokens"}
     of_document = set(changed) - {"userdata"} - (of_both if alone else set())
@@ -297,11 +298,11 @@ def _halves(
 
 def _whole(
     document: Mapping[str, object] | Whole | None, userdata: bytes | Keep | None
-) -> dict[Kind, Mapping[str, object] | bytes]:
+) -> dict[Kind, Content]:
     """Return the halves that are given in full; empty: the record has to be read first."""
     if userdata is None or (document and not isinstance(document, Whole)):
         return {}
-    halves: dict[Kind, Mapping[str, object] | bytes] = {}
+    halves: dict[Kind, Content] = {}
     if isinstance(document, Whole):
         halves[Kind.METADATA] = document.document
     if isinstance(userdata, bytes):

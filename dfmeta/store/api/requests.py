@@ -21,6 +21,7 @@ from dfmeta.store.db.record import (
     HTTP_TOKENS,
     KEEP,
     Address,
+    Content,
     Keep,
     Kind,
     Network,
@@ -59,11 +60,20 @@ def parse_push(kind: Kind, body: bytes) -> Push:
         members = None
     if not isinstance(members, dict):
         raise ApiError(status=400, message=INVALID_BODY)
+    return push_of(kind, members)
+
+
+def push_of(kind: Kind, members: Mapping[str, Any], *, check_keys: bool = True) -> Push:
+    """Return the push in the members of a body; its id is in lower case.
+
+    :param check_keys: refuse keys that guests cannot use. Else guests do not get them.
+    :raises ApiError: 400, with an error for each invalid member.
+    """
     errors: list[str] = []
     record_id = _record_id(members.get("id"), errors)
-    content: Mapping[str, object] | bytes
+    content: Content
     if kind is Kind.METADATA:
-        content = _document(members.get("metadata"), errors)
+        content = _document(members.get("metadata"), errors, check_keys=check_keys)
     else:
         content = _userdata(members.get("userdata"), members.get("userdata_encoding"), errors)
     networks = _networks(members.get("ipAddresses"), errors)
@@ -178,7 +188,7 @@ def _record_id(value: Any, errors: list[str]) -> str:
     return found or ""
 
 
-def _document(value: Any, errors: list[str]) -> Mapping[str, object]:
+def _document(value: Any, errors: list[str], *, check_keys: bool) -> Mapping[str, object]:
     """Return the document, which is an object, or a string that contains one.
 
     The member ``devices`` is validated, because guests make udev rules of it, and so are keys, of
@@ -199,7 +209,8 @@ def _document(value: Any, errors: list[str]) -> Mapping[str, object]:
         validate_in(value)
     except DeviceError as error:
         errors.append(_failed(f"metadata.{error.path}", "device"))
-    errors += (_failed(f"metadata.{place}", "ssh_key|x509") for place in unusable(value))
+    if check_keys:
+        errors += (_failed(f"metadata.{place}", "ssh_key|x509") for place in unusable(value))
     return value
 
 

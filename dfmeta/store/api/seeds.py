@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dfmeta.devices import validate_in
-from dfmeta.errors import DeviceError
+from dfmeta.errors import ApiError
 from dfmeta.store import strict, strictjson
-from dfmeta.store.api.requests import parse_id
-from dfmeta.store.db.record import HTTP_TOKENS, KEEP, Keep, Kind, Network, Push, parse_network
+from dfmeta.store.api.requests import push_of
+from dfmeta.store.db.record import KEEP, Kind, Push
 
 METADATA: Final = "meta-data"
 USERDATA: Final = "user-data"
@@ -88,29 +87,19 @@ def parse_line(line: bytes) -> list[Push]:
     :raises ValueError: the body is invalid; the message says why.
     """
     body = strict.parse_object(line.strip())
-    record_id = parse_id(body["id"]) if isinstance(body.get("id"), str) else None
-    if not record_id:
-        raise ValueError("its id is not a UUID with dashes")
-    contents: dict[Kind, Mapping[str, object] | bytes] = {}
-    if "metadata" in body:
-        contents[Kind.METADATA] = _document(body["metadata"])
-    if "userdata" in body:
-        contents[Kind.USERDATA] = _userdata(body["userdata"], body.get("userdata_encoding"))
-    if not contents:
+    kinds = [kind for kind in Kind if kind.value in body]
+    if not kinds:
         raise ValueError("it has neither metadata nor userdata")
-    networks, tokens = _networks(body.get("ipAddresses")), _http_tokens(body.get("http_tokens"))
-    return [
-        Push(kind=kind, record_id=record_id, content=one, networks=networks, http_tokens=tokens)
-        for kind, one in contents.items()
-    ]
+    try:
+        return [push_of(kind, body, check_keys=False) for kind in kinds]
+    except ApiError as error:
+        raise ValueError(f"it is invalid: {', '.join(error.errors)}") from None
 
 
 def body_of(push: Push) -> dict[str, object]:
     """Return the body of a push for the admin API."""
-    body: dict[str, object] = {
-        "id": push.record_id,
-        "ipAddresses": [str(network) for network in push.networks],
-    }
+    networks = () if push.networks is KEEP else push.networks
+    body: dict[str, object] = {"id": push.record_id, "ipAddresses": [*map(str, networks)]}
     if isinstance(push.content, bytes):
         body["userdata"] = base64.b64encode(push.content).decode()
         body["userdata_encoding"] = "base64"
@@ -170,57 +159,3 @@ def _lines(value: object) -> list[str]:
         return [line.strip() for line in value.splitlines() if line.strip()]
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return [line for part in parts for line in _lines(part)]
-
-
-def _document(value: object) -> Mapping[str, object]:
-    if isinstance(value, str):
-        try:
-            value = strict.parse_object(value)
-        except ValueError as error:
-            raise ValueError(f"its metadata, a string: {error}") from None
-    if isinstance(value, dict):
-        _check_devices(value)
-        return value
-    raise ValueError("its metadata is not a JSON object")
-
-
-def _check_devices(document: Mapping[str, object]) -> None:
-    try:
-        validate_in(document)
-    except DeviceError as error:
-        raise ValueError(f"in its metadata, {error.path}: {error.cause}") from None
-
-
-def _userdata(value: object, encoding: object) -> bytes:
-    if encoding not in (None, "plain", "base64"):
-        raise ValueError("its userdata_encoding is neither plain nor base64")
-    if value is not None and not isinstance(value, str):
-        raise ValueError("its userdata is not a string")
-    text = value or ""
-    if encoding != "base64":
-        return text.encode()
-    try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except ValueError:
-        raise ValueError("its userdata is not base64") from None
-
-
-def _networks(value: object) -> tuple[Network, ...]:
-    if value is not None and not isinstance(value, list):
-        raise ValueError("its ipAddresses is not a list")
-    networks = []
-    for position, text in enumerate(value or []):
-        try:
-            networks.append(parse_network(text if isinstance(text, str) else ""))
-        except ValueError:
-            cause = f"its ipAddresses[{position}] is neither an address nor a block"
-            raise ValueError(cause) from None
-    return tuple(networks)
-
-
-def _http_tokens(value: object) -> str | Keep:
-    if value is None:
-        return KEEP
-    if value not in HTTP_TOKENS:
-        raise ValueError(f"its http_tokens is not one of {', '.join(HTTP_TOKENS)}")
-    return str(value)

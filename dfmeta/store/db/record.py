@@ -25,6 +25,8 @@ HTTP_TOKENS: Final = ("off", "optional", REQUIRED)
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
+Content = Mapping[str, object] | bytes
+"""A document, or user-data."""
 _IPV4_BITS = 32
 _MAPPED_BITS = 96
 """Bits before the IPv4 address in an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2)."""
@@ -162,27 +164,16 @@ class Whole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """One half of a record with all addresses of the record, which replace the stored ones."""
+    """One half of a record, which replaces the stored one. The other half stays."""
 
     kind: Kind
-    """The half to replace. The other half stays."""
     record_id: str
-    content: Mapping[str, object] | bytes = field(repr=False)
+    """In lower case."""
+    content: Content = field(repr=False)
     """A document for METADATA, bytes for USERDATA. Validated by the caller."""
-    networks: Sequence[Network]
-    """All addresses, in order; repeated ones count once."""
-    http_tokens: str | Keep | None = KEEP
-
-
-@dataclass(frozen=True, slots=True)
-class FetchedHalf:
-    """One half of a record from the upstream store."""
-
-    id: str
-    """The instance id, in lower case."""
-    content: Mapping[str, object] | bytes = field(repr=False)
     networks: Sequence[Network] | Keep = KEEP
-    """KEEP: the answer has no ``ipAddresses``."""
+    """All addresses of the record, in order; repeated ones count once. They replace the stored
+    ones. KEEP: an answer of an upstream store has no ``ipAddresses``."""
     http_tokens: str | Keep | None = KEEP
 
     def names(self, address: Address) -> bool:
@@ -291,18 +282,17 @@ def changes(
     return values, changed
 
 
-def half(
-    before: Record, *, kind: Kind, content: Mapping[str, object] | bytes, fetched: bool
-) -> dict[str, Any] | None:
+def half(before: Record, push: Push, *, fetched: bool) -> dict[str, Any] | None:
     """Return the columns that replace a half of a record; None if the stored half is newer."""
-    if isinstance(content, bytes):
-        value: str | bytes = content
-    elif before.metadata is not None and is_older(content, before.metadata):
+    value: str | bytes
+    if isinstance(push.content, bytes):
+        value = push.content
+    elif before.metadata is not None and is_older(push.content, before.metadata):
         return None
     else:
-        value = dump_document(content)
-    now = stamp()
-    return {kind.value: value, f"{kind}_fetched_at": now if fetched else None, "updated_at": now}
+        value = dump_document(push.content)
+    now, name = stamp(), f"{push.kind}_fetched_at"
+    return {push.kind.value: value, name: now if fetched else None, "updated_at": now}
 
 
 def stamp() -> datetime:

@@ -28,7 +28,6 @@ from dfmeta.store.db.owners import ADDRESSES, insert_of, own
 from dfmeta.store.db.record import (
     KEEP,
     Address,
-    FetchedHalf,
     Keep,
     Kind,
     Network,
@@ -256,7 +255,7 @@ class Repository:
             lambda connection: tuple(_push(connection, one) for one in pushes), write=True
         )
 
-    def store_fetched(self, kind: Kind, found: FetchedHalf, *, over: Record | None = None) -> bool:
+    def store_fetched(self, fetched: Push, *, over: Record | None = None) -> bool:
         """Write one half of a record that upstream returned, without overwriting pushed values.
 
         It works as :meth:`push_all` does, but a pushed half stays, addresses and http_tokens stay
@@ -268,17 +267,17 @@ class Repository:
         """
 
         def work(connection: Connection) -> bool:
-            before, _created = _lock(connection, found.id)
+            before, _created = _lock(connection, fetched.record_id)
             yields = over is None or over.updated_at != before.updated_at
-            values = half(before, kind=kind, content=found.content, fetched=True)
-            if values is None or (yields and before.pushed(kind)):
+            values = half(before, fetched, fetched=True)
+            if values is None or (yields and before.pushed(fetched.kind)):
                 return False
-            whole = not (yields and before.pushed(kind.other))
-            if whole and found.http_tokens is not KEEP:
-                values["http_tokens"] = found.http_tokens
+            whole = not (yields and before.pushed(fetched.kind.other))
+            if whole and fetched.http_tokens is not KEEP:
+                values["http_tokens"] = fetched.http_tokens
             _update(connection, before.id, values)
-            if whole and found.networks is not KEEP:
-                own(connection, before.id, found.networks, spare=True)
+            if whole and fetched.networks is not KEEP:
+                own(connection, before.id, fetched.networks, spare=True)
             return True
 
         return self._database.run(work, write=True)
@@ -431,13 +430,14 @@ def _lock(
 
 def _push(connection: Connection, push: Push) -> bool:
     before, _created = _lock(connection, push.record_id.lower())
-    values = half(before, kind=push.kind, content=push.content, fetched=False)
+    values = half(before, push, fetched=False)
     if values is None:
         return False
     if push.http_tokens is not KEEP:
         values["http_tokens"] = push.http_tokens
     _update(connection, before.id, values)
-    own(connection, before.id, push.networks)
+    if push.networks is not KEEP:
+        own(connection, before.id, push.networks)
     return True
 
 

@@ -28,7 +28,7 @@ from dfmeta.errors import LookupAnswerError, LookupAwayError
 from dfmeta.http.client import Clock
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import Backoff, Seldom
-from dfmeta.store.db.record import BOTH, Address, FetchedHalf, Kind, Need, Record, stamp
+from dfmeta.store.db.record import BOTH, Address, Kind, Need, Push, Record, stamp
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.values import unusable
 from dfmeta.store.lookup.upstream import UUID, Upstream
@@ -228,7 +228,7 @@ class Puller:
     def _take_in(
         self,
         kind: Kind,
-        found: FetchedHalf | None,
+        found: Push | None,
         *,
         record_id: str,
         before: Record | None,
@@ -240,13 +240,13 @@ class Puller:
             self._absent.put(key, self._clock() + self._lifetimes.negative)
             if before is not None and before.has(kind):
                 self._repository.remove(kind, record_id, fetched=True)
-        elif not self._store_fetched(kind, found, over=before if forced else None):
+        elif not self._store_fetched(found, over=before if forced else None):
             # The stored half is newer; do not query again soon.
             self._later.put(key, self._clock() + max(LATER, self._lifetimes.expiry))
 
-    def _store_fetched(self, kind: Kind, found: FetchedHalf, *, over: Record | None = None) -> bool:
-        self._absent.drop((kind, found.id))
-        return self._repository.store_fetched(kind, found, over=over)
+    def _store_fetched(self, fetched: Push, *, over: Record | None = None) -> bool:
+        self._absent.drop((fetched.kind, fetched.record_id))
+        return self._repository.store_fetched(fetched, over=over)
 
     def _discover(self, address: Address, need: Need) -> Record | None:
         """Query the upstream store for an address that no record here has."""
@@ -275,14 +275,14 @@ class Puller:
             return
         found = self._asked(key, lambda: self._upstream.by_address(key[0], address))
         if found is not None:
-            self._store_fetched(key[0], found)
+            self._store_fetched(found)
             if self._repository.find(address) is not None:
                 self._absent.drop(key)
                 return
             # The record was pushed here without that address.
         self._absent.put(key, self._clock() + self._lifetimes.negative)
 
-    def _asked(self, key: Question, ask: Callable[[], FetchedHalf | None]) -> FetchedHalf | None:
+    def _asked(self, key: Question, ask: Callable[[], Push | None]) -> Push | None:
         self._failures.check(key)
         try:
             found = _counted(ask)
@@ -427,7 +427,7 @@ class Failures:
             self._failures.drop(one)
 
 
-def _counted(ask: Callable[[], FetchedHalf | None]) -> FetchedHalf | None:
+def _counted(ask: Callable[[], Push | None]) -> Push | None:
     try:
         found = ask()
     except LookupAwayError:

@@ -14,14 +14,13 @@ import base64
 import random
 import re
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 
-from dfmeta.devices import validate_in
 from dfmeta.errors import (
-    DeviceError,
+    ApiError,
     LookupAnswerError,
     LookupAwayError,
     UpstreamAnswerError,
@@ -33,14 +32,13 @@ from dfmeta.http.responses import HttpResponse
 from dfmeta.runtime import clock
 from dfmeta.store.api.checks import MEMBERS, USERDATA_MAX
 from dfmeta.store.api.representations import ENVELOPE
+from dfmeta.store.api.requests import push_of
 from dfmeta.store.db.record import (
-    HTTP_TOKENS,
     KEEP,
     Address,
-    FetchedHalf,
+    Content,
     Kind,
-    Network,
-    parse_network,
+    Push,
 )
 from dfmeta.store.strictjson import loads
 
@@ -120,7 +118,7 @@ class Upstream:
         self._wait = wait or pause
         self._turns = {kind: threading.BoundedSemaphore(AT_ONCE) for kind in Kind}
 
-    def by_address(self, kind: Kind, address: Address) -> FetchedHalf | None:
+    def by_address(self, kind: Kind, address: Address) -> Push | None:
         """Return the upstream store's half for an address.
 
         :returns: None if it has no record for the address, or its record does not name the address.
@@ -132,7 +130,7 @@ class Upstream:
         # A record that does not name the address could give one guest another guest's data.
         return found if found is not None and found.names(address) else None
 
-    def by_id(self, kind: Kind, record_id: str, *, retry: bool = True) -> FetchedHalf | None:
+    def by_id(self, kind: Kind, record_id: str, *, retry: bool = True) -> Push | None:
         """Return the upstream store's half for an instance id, a UUID in lower case.
 
         :returns: None if it has no such half.
@@ -153,8 +151,8 @@ class Upstream:
         return self._exchange(f"/device-metadata/{record_id}", token, deadline)
 
     def _ask(
-        self, kind: Kind, path: str, read: Callable[[HttpResponse], FetchedHalf], *, retry: bool
-    ) -> FetchedHalf | None:
+        self, kind: Kind, path: str, read: Callable[[HttpResponse], Push], *, retry: bool
+    ) -> Push | None:
         tries = self._patience.retries + 1 if retry else 1
         end = self._clock() + tries * self._patience.timeout
         if not self._turns[kind].acquire(timeout=end - self._clock()):
@@ -225,7 +223,7 @@ def fetch(client: HttpClient, request: UrlRequest) -> HttpResponse:
         raise LookupAwayError(upstream=upstream, cause=error.cause, whole=whole) from error
 
 
-def by_address(kind: Kind, reply: HttpResponse) -> FetchedHalf:
+def by_address(kind: Kind, reply: HttpResponse) -> Push:
     """Return the half in an answer to a query by address, which must be an envelope.
 
     :raises ValueError: the answer is not a valid envelope. The error quotes nothing of it.
@@ -233,7 +231,7 @@ def by_address(kind: Kind, reply: HttpResponse) -> FetchedHalf:
     return _opened(kind, loads(reply.body))
 
 
-def by_id(kind: Kind, record_id: str, reply: HttpResponse) -> FetchedHalf:
+def by_id(kind: Kind, record_id: str, reply: HttpResponse) -> Push:
     """Return the half in an answer to a query by id: an envelope, or the content alone.
 
     :param record_id: in lower case.
@@ -244,26 +242,26 @@ def by_id(kind: Kind, record_id: str, reply: HttpResponse) -> FetchedHalf:
     document = loads(reply.body)
     if reply.content_type == ENVELOPE or _is_envelope(kind, document):
         found = _opened(kind, document)
-        if found.id != record_id:
+        if found.record_id != record_id:
             raise ValueError("it has the id of another record")
         return found
     if kind is Kind.USERDATA or not isinstance(document, dict):
         raise ValueError("it is neither a record nor a document")
-    return FetchedHalf(record_id, _checked(document))
+    return _opened(kind, {"id": record_id, "metadata": document})
 
 
-def _alone(record_id: str, reply: HttpResponse) -> FetchedHalf:
+def _alone(record_id: str, reply: HttpResponse) -> Push:
     try:
         document = loads(reply.body)
         if _is_envelope(Kind.USERDATA, document) and document["id"].lower() == record_id:
             # Go's servers label JSON as text by default. If a tenant wrote this envelope, it can
             # change only that tenant's own user-data.
-            return FetchedHalf(record_id, _opened(Kind.USERDATA, document).content)
+            return replace(_opened(Kind.USERDATA, document), networks=KEEP, http_tokens=KEEP)
     except (ValueError, AttributeError):
         pass
     if not reply.complete:
         raise ValueError("it has neither a length nor chunks that show its end")
-    return FetchedHalf(record_id, _bounded(reply.body))
+    return Push(kind=Kind.USERDATA, record_id=record_id, content=_bounded(reply.body))
 
 
 def _is_envelope(kind: Kind, document: object) -> bool:
@@ -274,68 +272,17 @@ def _is_envelope(kind: Kind, document: object) -> bool:
     )
 
 
-def _opened(kind: Kind, envelope: Any) -> FetchedHalf:
-    record_id = envelope.get("id") if isinstance(envelope, dict) else None
-    if not isinstance(record_id, str) or not UUID.fullmatch(record_id.lower()):
-        raise ValueError("it has no id that is a UUID")
-    tokens = envelope.get("http_tokens", KEEP)
-    if tokens is not KEEP and tokens is not None and tokens not in HTTP_TOKENS:
-        raise ValueError("its http_tokens is not a mode")
-    return FetchedHalf(
-        record_id.lower(),
-        _document(envelope) if kind is Kind.METADATA else _userdata(envelope),
-        networks=_networks(envelope["ipAddresses"]) if "ipAddresses" in envelope else KEEP,
-        http_tokens=tokens,
-    )
-
-
-def _networks(listed: object) -> tuple[Network, ...]:
-    listed = [] if listed is None else listed
-    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-        raise ValueError("its ipAddresses is not a list of addresses")
+def _opened(kind: Kind, envelope: Any) -> Push:
+    members = envelope if isinstance(envelope, dict) else {}
+    text = members.get("userdata")
+    guessed = kind is Kind.USERDATA and members.get("userdata_encoding") is None
     try:
-        return tuple(parse_network(one) for one in listed)
-    except ValueError:
-        raise ValueError("one of its ipAddresses is not an address") from None
-
-
-def _document(envelope: Mapping[str, Any]) -> Mapping[str, object]:
-    document = envelope.get("metadata")
-    if isinstance(document, str):
-        document = loads(document)
-    if isinstance(document, dict):
-        return _checked(document)
-    raise ValueError("its metadata is not an object")
-
-
-def _checked(document: dict[str, object]) -> Mapping[str, object]:
-    try:
-        validate_in(document)
-    except DeviceError as error:
-        raise ValueError("its devices are invalid") from error
-    return document
-
-
-def _userdata(envelope: Mapping[str, Any]) -> bytes:
-    text = envelope.get("userdata")
-    if text is None:
-        return b""
-    if isinstance(text, str):
-        return _bounded(_decoded(text, envelope.get("userdata_encoding")))
-    raise ValueError("its userdata is not a string")
-
-
-def _decoded(text: str, encoding: object) -> bytes:
-    if encoding is None:
-        return _guessed(text)
-    if encoding == "plain":
-        return text.encode()
-    if encoding != "base64":
-        raise ValueError("its userdata_encoding is unknown")
-    try:
-        return base64.b64decode("".join(text.split()), validate=True)
-    except ValueError:
-        raise ValueError("its userdata is not base64") from None
+        push = push_of(kind, members, check_keys=False)
+    except ApiError as error:
+        raise ValueError(f"it is invalid: {', '.join(error.errors)}") from None
+    content = _guessed(text) if guessed and isinstance(text, str) else push.content
+    networks = push.networks if "ipAddresses" in members else KEEP
+    return replace(push, content=_bounded(content), networks=networks)
 
 
 def _guessed(text: str) -> bytes:
@@ -361,7 +308,7 @@ def _guessed(text: str) -> bytes:
     return decoded if all(one.isprintable() or one in _BLANK for one in said) else plain
 
 
-def _bounded(content: bytes) -> bytes:
-    if len(content) > USERDATA_MAX:
+def _bounded(content: Content) -> Content:
+    if isinstance(content, bytes) and len(content) > USERDATA_MAX:
         raise ValueError(f"its userdata has more than {USERDATA_MAX} bytes")
     return content

@@ -24,7 +24,7 @@ from dfmeta.store.api import admin, openapi
 from dfmeta.store.api.admin import LARGE, AdminApi
 from dfmeta.store.api.routes import ROUTES, Action, Route
 from dfmeta.store.auth.caller import accepted_scopes, scopes_for_any
-from dfmeta.store.db.record import FetchedHalf, Kind, Push, Record
+from dfmeta.store.db.record import Kind, Push, Record
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.store.api.support import ENVELOPE, INSTANCE, OTHER, Client, Tokens, make_api
 from tests.core.unit.store.support import KEY, Sql
@@ -264,7 +264,7 @@ def test_a_refresh_queries_upstream_and_shows_the_new_half(repository: Repositor
     def refresh(kind: Kind, record_id: str) -> Record | None:
         asked.append((kind, record_id))
         content = {"hostname": "fresh"} if kind is Kind.METADATA else b"fresh"
-        repository.store_fetched(kind, FetchedHalf(record_id, content, []))
+        repository.store_fetched(Push(kind=kind, record_id=record_id, content=content, networks=[]))
         return repository.get(record_id)
 
     client = Client(make_api(repository, refresh=refresh))

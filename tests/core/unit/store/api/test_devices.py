@@ -5,7 +5,7 @@ import json
 import pytest
 from webob import Response
 
-from dfmeta.store.db.record import FetchedHalf, Kind
+from dfmeta.store.db.record import Kind, Push
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.store.api.support import INSTANCE, OTHER, Client, make_api
 from tests.core.unit.store.support import read
@@ -192,8 +192,8 @@ def test_a_fetched_document_counts_as_pushed_once_its_devices_change(
 ) -> None:
     def fetch() -> None:
         content = {"hostname": "up", "devices": [DISK]}
-        fetched = FetchedHalf(INSTANCE, content, [])
-        repository.store_fetched(Kind.METADATA, fetched, over=repository.get(INSTANCE))
+        fetched = Push(kind=Kind.METADATA, record_id=INSTANCE, content=content, networks=[])
+        repository.store_fetched(fetched, over=repository.get(INSTANCE))
 
     for change in (lambda: attach(client, DISK), lambda: detach(client, "serial=vol-1")):
         fetch()

@@ -297,14 +297,14 @@ def test_a_line_is_a_body_of_the_admin_api() -> None:
 def test_an_invalid_line_is_refused_with_its_cause() -> None:
     for content, cause in [
         (b"{", "not JSON"),
-        (b'{"id": 1, "metadata": {}}', "its id"),
+        (b'{"id": 1, "metadata": {}}', "id, condition: uuid"),
         (line(), "neither metadata nor userdata"),
-        (line(metadata="[]"), "a string: it is .* JSON object"),
-        (line(userdata=1), "not a string"),
+        (line(metadata="[]"), "metadata, condition: json"),
+        (line(userdata=1), "userdata, condition: string"),
         (line(userdata="\0"), "NUL"),
         (line(userdata="a", userdata_encoding=[]), "userdata_encoding"),
-        (line(userdata="é", userdata_encoding="base64"), "not base64"),
-        (line(metadata={}, ipAddresses="10.0.0.1"), "not a list"),
+        (line(userdata="é", userdata_encoding="base64"), "userdata, condition: base64"),
+        (line(metadata={}, ipAddresses="10.0.0.1"), "ipAddresses, condition: array"),
         (line(metadata={}, ipAddresses=["10.0.0.1", "x"]), r"ipAddresses\[1\]"),
         (line(metadata={}, http_tokens=[]), "http_tokens"),
     ]:

@@ -16,7 +16,7 @@ from dfmeta.errors import StoreError, StoreFullError
 from dfmeta.runtime import clock
 from dfmeta.store.db.database import REST
 from dfmeta.store.db.dialect import Sqlite
-from dfmeta.store.db.record import FetchedHalf, Kind, Network, Push, Whole
+from dfmeta.store.db.record import Kind, Network, Push, Whole
 from dfmeta.store.db.repository import DEFAULTS, PAGE, PAGE_TEXT, PutResult, Repository
 from tests.core.unit.store.support import document, read
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
@@ -264,7 +264,7 @@ def test_each_half_is_replaced_alone_and_addresses_go_with_the_last(repository: 
 
 def test_a_fetched_half_has_its_time_until_a_push(repository: Repository) -> None:
     push(repository, Kind.USERDATA, ONE, content=b"u")
-    repository.store_fetched(Kind.METADATA, FetchedHalf(ONE, {}, []))
+    repository.store_fetched(Push(kind=Kind.METADATA, record_id=ONE, content={}, networks=[]))
     record = read(repository, ONE)
     assert record.metadata_fetched_at == record.updated_at
     assert record.userdata_fetched_at is None

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.http.responses import HttpResponse
-from dfmeta.store.db.record import KEEP, FetchedHalf, Kind
+from dfmeta.store.db.record import KEEP, Content, Keep, Kind, Network, Push
 from dfmeta.store.lookup.upstream import ENVELOPE, by_address, by_id
 from tests.core.unit.store.support import named
 from tests.core.unit.support import INSTANCE
@@ -28,6 +29,10 @@ def envelope(**members: object) -> dict[str, object]:
     return {"id": INSTANCE, "ipAddresses": ["10.1.2.3/28", "2001:db8::9"], **members}
 
 
+def half(kind: Kind, content: Content, networks: Sequence[Network] | Keep = KEEP) -> Push:
+    return Push(kind=kind, record_id=INSTANCE, content=content, networks=networks)
+
+
 def base64_of(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
@@ -35,10 +40,10 @@ def base64_of(content: bytes) -> str:
 def test_metadata_is_an_object_or_one_in_a_string() -> None:
     for document in [{"a": 1}, '{"a": 1}']:
         shout = envelope(metadata=document, id=INSTANCE.upper())
-        assert by_id(Kind.METADATA, INSTANCE, answer(shout)).id == INSTANCE
+        assert by_id(Kind.METADATA, INSTANCE, answer(shout)).record_id == INSTANCE
         found = by_address(Kind.METADATA, answer(shout))
         networks = (ip_network("10.1.2.0/28"), ip_network("2001:db8::9"))
-        assert found == FetchedHalf(INSTANCE, {"a": 1}, networks), document
+        assert found == half(Kind.METADATA, {"a": 1}, networks), document
         assert found.names(ip_address("10.1.2.15")), document
         assert not found.names(ip_address("10.1.2.16")), document
         assert found.names(ip_address("2001:db8::9")), document
@@ -87,10 +92,10 @@ def test_a_mode_of_tokens_may_come_along() -> None:
 def test_a_half_may_come_alone_by_id() -> None:
     document = {"id": "something", "hostname": "a", "metadata": "b"}
     found = by_id(Kind.METADATA, INSTANCE, answer(document))
-    assert found == FetchedHalf(INSTANCE, document, KEEP)
+    assert found == half(Kind.METADATA, document)
     for content in (b"\x00\xff", b"", b'{"ignition": {}}'):
         found = by_id(Kind.USERDATA, INSTANCE, answer(content, "text/plain"))
-        assert found == FetchedHalf(INSTANCE, content, KEEP)
+        assert found == half(Kind.USERDATA, content)
     with pytest.raises(ValueError, match="neither a length nor chunks"):
         by_id(Kind.USERDATA, INSTANCE, answer(b"#!/bin/sh\n", "text/plain", whole=False))
     with pytest.raises(ValueError, match="neither"):
@@ -100,9 +105,9 @@ def test_a_half_may_come_alone_by_id() -> None:
 def test_an_envelope_that_a_tenant_could_have_written_names_no_address() -> None:
     said = envelope(userdata=base64_of(b"abc"), ipAddresses=["10.9.9.9"])
     found = by_id(Kind.USERDATA, INSTANCE, answer(said, "text/plain"))
-    assert found == FetchedHalf(INSTANCE, b"abc", KEEP)
+    assert found == half(Kind.USERDATA, b"abc")
     other = answer({**said, "id": OTHER}, "text/plain")
-    assert by_id(Kind.USERDATA, INSTANCE, other) == FetchedHalf(INSTANCE, other.body, KEEP)
+    assert by_id(Kind.USERDATA, INSTANCE, other) == half(Kind.USERDATA, other.body)
 
 
 NONSENSE: list[object] = [
