@@ -1,8 +1,9 @@
 """Backup and restore of a store in SQLite, while a daemon uses it.
 
-Both use SQLite's own backup interface (https://www.sqlite.org/backup.html). A plain copy of the
-file lacks the contents of the write-ahead log. A file that replaces another one whose log still
-exists would be read with the log of the old file (https://www.sqlite.org/howtocorrupt.html, 1.4).
+A plain copy of the file lacks the contents of the write-ahead log. A file that replaces another one
+whose log still exists would be read with the log of the old file
+(https://www.sqlite.org/howtocorrupt.html, 1.4). So a backup is a ``VACUUM INTO``, and a restore
+writes into the store's file with SQLite's backup interface (https://www.sqlite.org/backup.html).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def backup(url: str, file: Path) -> int:
         raise BackupError(cause=cause, remedy=remedy)
     if not path.stat().st_size:
         raise StoreDamagedError(cause=f"{path}: {CUT}")
-    return _copy_store(path, file)
+    return _copy_into_place(path, file)
 
 
 def before_restore(url: str) -> Path:
@@ -87,17 +88,15 @@ def restore(url: str, file: Path, *, keep: Path | None = None) -> tuple[int, boo
     with _errors(path):
         path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     with _errors(file), _temporary(path) as copy:
-        _copy(file, copy)
-        count = _check(copy, shown=file)
+        count = _copy(file, copy)
         Database(f"sqlite:///{copy}").close()
-        _without_log(copy)
         kept = False
         if keep is not None and path.exists() and path.stat().st_size:
             with contextlib.suppress(StoreDamagedError, BackupError):
-                _copy_store(path, keep)
+                _copy_into_place(path, keep)
                 kept = True
         with _errors(path):
-            _put_into_place(copy, path)
+            _replace_content(path, copy)
     return count, kept
 
 
@@ -141,16 +140,6 @@ def _temporary(beside: Path) -> Iterator[Path]:
             Path(name + suffix).unlink(missing_ok=True)
 
 
-def _copy_store(path: Path, file: Path) -> int:
-    """Write a checked copy of a store; the file is complete or does not change."""
-    with _errors(file), _temporary(file) as copy:
-        with _errors(path):
-            _copy(path, copy)
-        count = _check(copy, shown=path)
-        copy.rename(file)
-    return count
-
-
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """Open an existing file."""
@@ -159,8 +148,51 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy the contents of one database to another, in one transaction.
+def _copy_into_place(path: Path, file: Path) -> int:
+    """Write a copy of a store; *file* is complete or does not change. Return its records."""
+    with _errors(file), _temporary(file) as copy:
+        with _errors(path):
+            count = _copy(path, copy)
+        copy.rename(file)
+    return count
+
+
+def _copy(source: Path, target: Path) -> int:
+    """Write the contents of a store at one moment into an empty file; return how many records.
+
+    :raises StoreError: *source* is not a store.
+    :raises sqlite3.Error: it is damaged.
+    """
+    with _opened(source) as connection:
+        connection.execute("VACUUM INTO ?", (str(target),))
+    with _opened(target) as connection:
+        try:
+            connection.execute("SELECT version_num FROM alembic_version")
+            (count,) = connection.execute("SELECT count(*) FROM records").fetchone()
+        except sqlite3.OperationalError:
+            cause = f"{source}: it is an SQLite file, but not a dfmeta store"
+            raise BackupError(cause=cause, remedy=_REMEDY) from None
+    return int(count)
+
+
+def _replace_content(path: Path, copy: Path) -> None:
+    # A file of 0 bytes stays locked by programs that had it open, and is not a database.
+    if path.exists() and path.stat().st_size:
+        try:
+            _overwrite(path, copy)
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorcode", 0) & PRIMARY_CODE not in _NO_DATABASE:
+                raise
+        else:
+            return
+    # No database exists here whose log or readers could be confused with those of the copy.
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    copy.rename(path)
+
+
+def _overwrite(path: Path, copy: Path) -> None:
+    """Replace the contents of a database in one transaction.
 
     :raises sqlite3.Error: also when another writer locks it for longer than :data:`BUSY_SECONDS`.
     """
@@ -172,50 +204,9 @@ def _copy(source: Path, target: Path) -> None:
             error.sqlite_errorcode = sqlite3.SQLITE_BUSY
             raise error
 
-    with _opened(source) as reader, _opened(target) as writer:
+    with _opened(copy) as reader, _opened(path) as writer:
         # A busy store is unlocked only for a moment between two writes. SQLite's own wait, in steps
         # of up to 0.1 s, would almost never hit that moment.
         writer.execute("PRAGMA busy_timeout=0")
         # All pages at once: in pieces, each write by others would restart the copy.
         reader.backup(writer, pages=-1, progress=check, sleep=RETRY_SECONDS)
-
-
-def _without_log(path: Path) -> None:
-    """Make a file of our own complete without a write-ahead log."""
-    with _opened(path) as connection:
-        connection.execute("PRAGMA journal_mode=DELETE")
-
-
-def _check(path: Path, *, shown: Path) -> int:
-    """Return how many records a copy has.
-
-    :raises StoreError: the copy is not a complete store.
-    """
-    _without_log(path)
-    with _opened(path) as connection:
-        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise StoreDamagedError(cause=f"{shown}: it is damaged: {verdict}")
-        try:
-            connection.execute("SELECT version_num FROM alembic_version")
-            (count,) = connection.execute("SELECT count(*) FROM records").fetchone()
-        except sqlite3.OperationalError:
-            cause = f"{shown}: it is an SQLite file, but not a dfmeta store"
-            raise BackupError(cause=cause, remedy=_REMEDY) from None
-    return int(count)
-
-
-def _put_into_place(copy: Path, path: Path) -> None:
-    # A file of 0 bytes stays locked by programs that had it open, and is not a database.
-    if path.exists() and path.stat().st_size:
-        try:
-            _copy(copy, path)
-        except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", 0) & PRIMARY_CODE not in _NO_DATABASE:
-                raise
-        else:
-            return
-    # No database exists here whose log or readers could be confused with those of the copy.
-    for suffix in ("-wal", "-shm"):
-        Path(f"{path}{suffix}").unlink(missing_ok=True)
-    copy.rename(path)
