@@ -38,6 +38,11 @@ SECONDS: Final = 5.0
 REST: Final = 1.0
 """Seconds after a failed attempt to open the database during which no new attempt is made."""
 _RETRY_SECONDS: Final = 0.02
+_OPENING: Final = threading.Lock()
+"""A process opens one database at a time: Alembic keeps the running migration in module globals.
+
+The caller takes the lock, and not the step that opens: in a daemon the step runs in an OS thread,
+which must not wait for a lock of the hub."""
 
 T = TypeVar("T")
 
@@ -87,7 +92,6 @@ class Database:
         """Grows when values that were read before may belong to another database."""
         self._apart = apart
         self._seconds = seconds
-        self._opening = threading.Lock()
         self._opened = False
         self._rest = Backoff(REST)
         self._failure: StoreAwayError | StoreFullError | None = None
@@ -132,7 +136,7 @@ class Database:
         try:
             if self._opened and not self.dialect.follow():
                 return
-            with self._opening:
+            with _OPENING:
                 if not self._opened or self.dialect.follow():
                     self._reopen(seconds)
         except OSError as error:
@@ -143,7 +147,7 @@ class Database:
             raise type(self._failure)(**self._failure.fields)
         self._opened = False
         self.generation += 1
-        self.dialect.engine.dispose()
+        self.dialect.close()
         try:
             self._call(_open, write=True, seconds=seconds)
         except (StoreAwayError, StoreFullError) as error:

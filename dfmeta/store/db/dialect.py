@@ -277,7 +277,9 @@ class Sqlite(Dialect):
         event.listen(self.engine, "connect", _prepare_connection)
         self._file: tuple[int, int] | None = None
         self._watch: sqlite3.Connection | None = None
-        self._turn = threading.Lock()
+        self._watching = threading.Lock()
+        """Taken by callers of the database, and never by a step in an OS thread: in a daemon it is
+        a lock of the hub."""
 
     def follow(self) -> bool:
         """Return whether another file has replaced the opened one, such as a restored backup.
@@ -300,7 +302,6 @@ class Sqlite(Dialect):
         :raises StoreError: it is not a regular file, cannot be read and written, or cannot have a
             write-ahead log.
         """
-        self.close()
         if self._file is None:
             _ensure_file(self.path)
         found = self.path.stat()
@@ -309,8 +310,12 @@ class Sqlite(Dialect):
             mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar()
         if mode != "wal":
             raise StoreError(cause=f"{self.path}: SQLite uses {mode!r}, not a write-ahead log")
-        self._watch = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-        self._watch.execute("PRAGMA busy_timeout=0")
+        watch = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        watch.execute("PRAGMA busy_timeout=0")
+        previous, self._watch = self._watch, watch
+        if previous is not None:
+            # Of an attempt that another writer has disturbed: no caller has used it.
+            previous.close()
         self._file = (found.st_dev, found.st_ino)
 
     def begin(self, connection: Connection, *, write: bool) -> None:
@@ -325,7 +330,7 @@ class Sqlite(Dialect):
         """
         # One thread at a time: all statements of a connection share one snapshot, and a statement
         # that another thread has begun before a commit would give its version after it, too.
-        with self._turn:
+        with self._watching:
             if self._watch is None:
                 return None
             try:
@@ -362,7 +367,7 @@ class Sqlite(Dialect):
 
     def close(self) -> None:
         """Close all connections, with the one that reads ``data_version``."""
-        with self._turn:
+        with self._watching:
             if self._watch is not None:
                 self._watch.close()
                 self._watch = None

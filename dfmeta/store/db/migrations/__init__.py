@@ -6,7 +6,6 @@ not needed.
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
 
-# Alembic keeps the running migration in module globals, so a process runs one at a time.
-_alembic_lock: Final = threading.Lock()
 _VERSION: Final = Table(
     "alembic_version",
     MetaData(),
@@ -51,6 +48,8 @@ def configuration(connection: Connection) -> Config:
 def ensure_schema(connection: Connection) -> None:
     """Bring the database to :data:`~dfmeta.store.db.HEAD`, unless it has that schema.
 
+    A process runs one migration at a time: Alembic keeps it in module globals.
+
     :param connection: inside a transaction that locks out other writers, so that the second of two
         processes finds the migration done.
     :raises StoreSchemaError: the database has a revision that this version does not know.
@@ -70,8 +69,7 @@ def _upgrade(connection: Connection, revision: str) -> None:
     from alembic.util import CommandError
 
     try:
-        with _alembic_lock:
-            command.upgrade(configuration(connection), HEAD)
+        command.upgrade(configuration(connection), HEAD)
     except CommandError as error:
         cause = f"the database has schema {revision}, this version of dfmeta knows up to {HEAD}"
         raise StoreSchemaError(cause=cause) from error
