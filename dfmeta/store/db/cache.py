@@ -1,65 +1,60 @@
-"""A cache of values that were read from a database, with a limit on memory."""
+"""A cache with a limit, for values that were read from a database or from another server."""
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 BYTES: Final = 32 * 1024 * 1024
-"""Default limit of the cache, in bytes."""
+"""Limit of a cache of records or answers, in bytes."""
 ENTRY: Final = 2048
-"""Approximate bytes of memory that an entry needs beside its content."""
+"""Approximate bytes of memory that such an entry needs beside its content."""
 
-T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
-class Cache(Generic[T]):
-    """Values by name, each with the version at which it was read.
+class LruCache(Generic[K, V]):
+    """Values by key; the least recently used are removed first. Safe to use from several threads.
 
-    The least recently used values are removed first.
-
-    :param limit: bytes that all entries may take together.
+    :param limit: size that all entries may have together.
     """
 
-    def __init__(self, limit: int = BYTES) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._lock = threading.Lock()
         self._size = 0
-        self._entries: OrderedDict[str, tuple[object, T, int]] = OrderedDict()
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, name: str) -> tuple[object, T] | None:
-        """Return the version at which a value was read, and the value; None if it is not cached."""
-        entry = self._entries.get(name)
-        if entry is None:
-            return None
-        self._entries.move_to_end(name)
-        return entry[:2]
+    def get(self, key: K) -> V | None:
+        """Return a value; None if it is not cached."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+            return entry[0]
 
-    def put(self, name: str, under: object, value: T, *, size: int) -> None:
-        """Cache a value, unless it alone takes more than a quarter of the limit.
+    def put(self, key: K, value: V, *, size: int = 1) -> None:
+        """Cache a value, unless it alone takes more than a quarter of the limit."""
+        with self._lock:
+            self._remove(key)
+            if size <= max(self._limit // 4, 1):
+                self._entries[key] = value, size
+                self._size += size
+            while self._size > self._limit:
+                self._remove(next(iter(self._entries)))
 
-        :param under: the version at which it was read.
-        :param size: bytes of its content.
-        """
-        self.drop(name)
-        size += ENTRY
-        if size > self._limit // 4:
-            return
-        self._entries[name] = under, value, size
-        self._size += size
-        while self._size > self._limit:
-            _name, (_under, _value, freed) = self._entries.popitem(last=False)
-            self._size -= freed
-
-    def drop(self, name: str) -> None:
+    def drop(self, key: K) -> None:
         """Remove a value; do nothing if it is not cached."""
-        entry = self._entries.pop(name, None)
-        if entry is not None:
-            self._size -= entry[2]
+        with self._lock:
+            self._remove(key)
 
-    def clear(self) -> None:
-        """Remove all values."""
-        self._entries.clear()
-        self._size = 0
+    def _remove(self, key: K) -> None:
+        if entry := self._entries.pop(key, None):
+            self._size -= entry[1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import secrets
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Self
@@ -22,7 +21,7 @@ from sqlalchemy import (
     update,
 )
 
-from dfmeta.store.db.cache import Cache
+from dfmeta.store.db.cache import BYTES, ENTRY, LruCache
 from dfmeta.store.db.database import SECONDS, Apart, Database, at_once
 from dfmeta.store.db.owners import ADDRESSES, insert_of, own
 from dfmeta.store.db.record import (
@@ -114,9 +113,8 @@ class Repository:
 
     def __init__(self, url: str, *, apart: Apart = at_once, seconds: float = SECONDS) -> None:
         self._database = Database(url, apart=apart, seconds=seconds)
-        self._cache: Cache[Record | None] = Cache()
-        self._generation = self._database.generation
-        self._lock = threading.Lock()
+        self._cache: LruCache[str, tuple[object, Record | None]] = LruCache(BYTES)
+        """By id in lower case: a record, and the generation and version at which it was read."""
 
     def __enter__(self) -> Self:
         return self
@@ -144,20 +142,23 @@ class Repository:
         """
         key = record_id.lower()
         version = self._database.version()
-        kept = self._kept(key)
-        if kept is not None and version is not None and kept[0] == version:
+        generation = self._database.generation
+        kept = self._cache.get(key)
+        if kept is not None and version is not None and kept[0] == (generation, version):
             return kept[1]
 
-        def work(connection: Connection) -> tuple[object, Record | None]:
-            under = version
+        def work(connection: Connection) -> tuple[tuple[int, object], Record | None]:
+            under = generation, version
             if connection.dialect.name == "postgresql":
-                under = connection.execute(_VERSION, {"record_id": key}).scalar()
+                under = generation, connection.execute(_VERSION, {"record_id": key}).scalar()
                 if kept is not None and kept[0] == under:
-                    return kept
+                    return under, kept[1]
             return under, _get(connection, key)
 
         under, record = self._database.run(work)
-        self._keep(key, under, record)
+        if under[1] is not None:
+            size = 0 if record is None else len(record.metadata or "") + len(record.userdata or b"")
+            self._cache.put(key, (under, record), size=ENTRY + size)
         return record
 
     def find(self, address: Address) -> Record | None:
@@ -357,20 +358,6 @@ class Repository:
             return connection.execute(_SET_PASSWORD, parameters).rowcount == 1
 
         return self._database.run(work, write=True)
-
-    def _kept(self, key: str) -> tuple[object, Record | None] | None:
-        with self._lock:
-            if self._generation != self._database.generation:
-                self._generation = self._database.generation
-                self._cache.clear()
-            return self._cache.get(key)
-
-    def _keep(self, key: str, under: object, record: Record | None) -> None:
-        if under is None:
-            return
-        size = 0 if record is None else len(record.metadata or "") + len(record.userdata or b"")
-        with self._lock:
-            self._cache.put(key, under, record, size=size)
 
 
 def _get(connection: Connection, record_id: str) -> Record | None:

@@ -254,7 +254,7 @@ def _with_metadata(own: Record, container: Record) -> Record:
 
 
 def _takes_password(segments: list[str]) -> bool:
-    return segments[:1] == [dialects.OPENSTACK] and openstack.is_password(segments[1:])
+    return segments[:1] == [openstack.PREFIX] and openstack.is_password(segments[1:])
 
 
 def _method_not_allowed(posting: bool) -> Answer:

@@ -1,7 +1,8 @@
-"""Select the dialect of a path, answer, and keep the answers as long as a record does not change.
+"""The table of dialects: the dialect of a path, its answer, and the answers that are kept.
 
-A guest sends some thirty requests for one record while it boots, and programs in guests repeat the
-same few requests indefinitely.
+A new dialect is a module beside :mod:`dfmeta.store.guest.nocloud`, and a row of :data:`DIALECTS`.
+Answers are kept as long as a record does not change: a guest sends some thirty requests for one
+record while it boots, and programs in guests repeat the same few requests indefinitely.
 
 Trust: the path comes from a guest; it only selects from the guest's own document. An answer is kept
 by the decoded segments of its path, and only if the path exists. The document limits the number of
@@ -11,20 +12,17 @@ evicted, by other spellings of a path.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.store.db.cache import Cache
-from dfmeta.store.db.record import ANY_HALF, METADATA_ALONE, USERDATA_ALONE, Need, Record
+from dfmeta.store.db.cache import BYTES, ENTRY, LruCache
+from dfmeta.store.db.record import ANY_HALF, Need, Record
 from dfmeta.store.guest import documents, ec2, equinix, nocloud, openstack
-from dfmeta.store.guest.documents import Document
+from dfmeta.store.guest.documents import AnswerContext, Document
 from dfmeta.store.guest.requests import split_path, tagged, unless_known
 
-OPENSTACK: Final = "openstack"
-NOCLOUD: Final = "nocloud"
 EC2_TREES: Final = ("cloud-init", "equinix")
 """Forms of ``/2009-04-04``: Nova's form, which cloud-init crawls, or Equinix Metal's."""
 
@@ -47,16 +45,62 @@ class Settings:
     :func:`dfmeta.store.guest.equinix.filled`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A form of metadata, below one path."""
+
+    prefix: tuple[str, ...]
+    """The first segments of its paths."""
+    answer: Callable[[Document, Sequence[str], AnswerContext], Answer | None]
+    """Answers a GET or HEAD; None if the path does not exist. Given the segments behind the
+    prefix, which are decoded, not empty, and come from a guest."""
+    parts: Callable[[Sequence[str]], Need]
+    """Returns the parts of a record that the answer for such a path depends on, for any method."""
+    not_found: Answer = NOT_FOUND
+    ec2_tree: str = ""
+    """The setting with which it exists; empty: it always does."""
+
+
+_EQUINIX: Final = tuple(
+    Dialect((*prefix, name), answer, parts, equinix.NOT_FOUND)
+    for name, answer, parts in (
+        ("metadata", equinix.metadata, equinix.need_of_metadata),
+        ("userdata", equinix.userdata, equinix.need_of_userdata),
+    )
+    for prefix in ((), ("api", "v1"))
+)
+DIALECTS: Final = (
+    Dialect((openstack.PREFIX,), openstack.answer, openstack.need),
+    Dialect(("nocloud",), nocloud.answer, nocloud.need),
+    *_EQUINIX,
+    Dialect((equinix.VERSION,), equinix.answer, equinix.need, equinix.NOT_FOUND, EC2_TREES[1]),
+)
+EC2: Final = Dialect((), ec2.answer, ec2.need)
+"""The dialect of all other paths."""
+
+
+def select(segments: Sequence[str], settings: Settings) -> tuple[Dialect, Sequence[str]]:
+    """Return the dialect of a path, and the segments behind its prefix.
+
+    :param segments: see :func:`dfmeta.store.guest.requests.split_path`.
+    """
+    for dialect in DIALECTS:
+        depth = len(dialect.prefix)
+        if (*segments[:depth],) == dialect.prefix and dialect.ec2_tree in ("", settings.ec2_tree):
+            return dialect, segments[depth:]
+    return EC2, segments
+
+
 def answer(
     document: Document, segments: Sequence[str], settings: Settings, *, mac: str = ""
 ) -> Answer | None:
     """Answer a GET or HEAD; None if the path does not exist.
 
-    :param segments: the path, decoded, without empty parts; see
-        :func:`dfmeta.store.guest.requests.split_path`.
-    :param mac: of the guest's port, of which only OpenStack's dialect makes use; empty: not known.
+    :param segments: see :func:`select`.
+    :param mac: of the guest's port; empty: not known.
     """
-    return _found(document, _without_prefix(segments), settings, mac)
+    dialect, rest = select(segments, settings)
+    return dialect.answer(document, rest, AnswerContext(mac, settings.templates))
 
 
 def need(path: str, settings: Settings) -> Need:
@@ -67,53 +111,13 @@ def need(path: str, settings: Settings) -> Need:
     segments = split_path(path)
     if segments is None:
         return ANY_HALF
-    match _without_prefix(segments):
-        case [first, *rest] if first == OPENSTACK:
-            return openstack.need(rest)
-        case [first, *rest] if first == NOCLOUD:
-            return nocloud.need(rest)
-        case [first] if first == equinix.METADATA:
-            return METADATA_ALONE
-        case [first] if first == equinix.USERDATA:
-            return USERDATA_ALONE
-        case [first, *rest] if first == equinix.VERSION and settings.ec2_tree == "equinix":
-            return equinix.need(rest)
-    return ec2.need(segments)
+    dialect, rest = select(segments, settings)
+    return dialect.parts(rest)
 
 
 def not_found(segments: Sequence[str], settings: Settings) -> Answer:
     """Return the 404 of a path, in the form of its dialect."""
-    match _without_prefix(segments):
-        case [first, *_] if first in (equinix.METADATA, equinix.USERDATA):
-            return equinix.NOT_FOUND
-        case [first, *_] if first == equinix.VERSION and settings.ec2_tree == "equinix":
-            return equinix.NOT_FOUND
-    return NOT_FOUND
-
-
-def _without_prefix(segments: Sequence[str]) -> Sequence[str]:
-    """Remove ``/api/v1`` from the two paths that also exist below it."""
-    match segments:
-        case ["api", "v1", name, *_] if name in (equinix.METADATA, equinix.USERDATA):
-            return segments[2:]
-    return segments
-
-
-def _found(
-    document: Document, segments: Sequence[str], settings: Settings, mac: str
-) -> Answer | None:
-    match segments:
-        case [first, *rest] if first == OPENSTACK:
-            return openstack.answer(document, rest, mac=mac)
-        case [first, *rest] if first == NOCLOUD:
-            return nocloud.answer(document, rest)
-        case [first] if first == equinix.METADATA:
-            return equinix.metadata(document, settings.templates)
-        case [first] if first == equinix.USERDATA:
-            return equinix.userdata(document)
-        case [first, *rest] if first == equinix.VERSION and settings.ec2_tree == "equinix":
-            return equinix.answer(document, rest)
-    return ec2.answer(document, segments)
+    return select(segments, settings)[0].not_found
 
 
 class _Made:
@@ -122,9 +126,9 @@ class _Made:
     def __init__(self, record: Record) -> None:
         self.record = record
         self.document: Document = documents.from_record(record)
-        self.answers: dict[str, Answer] = {}
-        """By the segments of the path, joined by slashes; no segment contains a slash. In
-        OpenStack's dialect the MAC of the port comes first."""
+        self.answers: dict[tuple[str, ...], Answer] = {}
+        """By the MAC of the port and the segments of the path: an instance with two ports has two
+        MACs."""
         self.size = len(record.userdata or b"") + (1 + PARSED) * len(record.metadata or "")
         self.room = ANSWERS
 
@@ -137,8 +141,7 @@ class Answers:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._kept: Cache[_Made] = Cache()
-        self._lock = threading.Lock()
+        self._kept: LruCache[str, _Made] = LruCache(BYTES)
 
     def answer(
         self, record: Record, segments: Sequence[str], request: GuestRequest, *, mac: str = ""
@@ -147,47 +150,34 @@ class Answers:
 
         304 if the guest has the answer already.
 
-        :param segments: of the request's path; see :func:`dfmeta.store.guest.requests.split_path`.
+        :param segments: of the request's path; see :func:`select`.
         :param request: the request, of which only If-None-Match is read.
         :param mac: of the guest's port; empty: not known.
         :raises StoreError: the record's document is not a JSON object.
         """
         made = self._of(record)
-        name = "/".join(segments)
-        if segments[:1] == [OPENSTACK]:
-            # An instance with two ports has two MACs.
-            name = f"{mac}/{name}"
-        found = made.answers.get(name)
-        if found is None:
-            found = self._make(made, segments, name, mac)
-        return None if found is None else unless_known(found, request)
-
-    def _make(self, made: _Made, segments: Sequence[str], name: str, mac: str) -> Answer | None:
-        found = answer(made.document, segments, self._settings, mac=mac)
-        if found is None:
-            return None
-        found = tagged(found)
-        self._keep(made, name, found)
-        return found
+        key = (mac, *segments)
+        kept = made.answers.get(key)
+        if kept is None:
+            made_now = answer(made.document, segments, self._settings, mac=mac)
+            if made_now is None:
+                return None
+            kept = tagged(made_now)
+            self._keep(made, key, kept)
+        return unless_known(kept, request)
 
     def _of(self, record: Record) -> _Made:
-        with self._lock:
-            entry = self._kept.get(record.id)
+        made = self._kept.get(record.id)
         # Nearly always it is the same object. A record made of defaults is a new one each time.
-        if entry is not None and (entry[0] is record or entry[0] == record):
-            return entry[1]
-        made = _Made(record)
-        self._put(made)
+        if made is None or (made.record is not record and made.record != record):
+            made = _Made(record)
+            self._kept.put(record.id, made, size=ENTRY + made.size)
         return made
 
-    def _keep(self, made: _Made, name: str, answer: Answer) -> None:
+    def _keep(self, made: _Made, key: tuple[str, ...], answer: Answer) -> None:
         size = 0 if answer.body is made.record.userdata else len(answer.body)
         if size <= made.room:
-            made.answers[name] = answer
+            made.answers[key] = answer
             made.room -= size
             made.size += size
-            self._put(made)
-
-    def _put(self, made: _Made) -> None:
-        with self._lock:
-            self._kept.put(made.record.id, made.record, made, size=made.size)
+            self._kept.put(made.record.id, made, size=ENTRY + made.size)

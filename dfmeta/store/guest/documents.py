@@ -72,6 +72,16 @@ _DEVICES: Final = ("ethernets", "wifis", "bonds", "bridges", "vlans", "tunnels")
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerContext:
+    """The facts beside a document that an answer may depend on."""
+
+    mac: str = ""
+    """MAC of the guest's port; empty: not known."""
+    templates: Mapping[str, str] = field(default_factory=dict)
+    """See :attr:`dfmeta.store.guest.dialects.Settings.templates`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """The facts that a guest may read about itself. Secrets are not in its ``repr``.
 

@@ -17,7 +17,7 @@ from typing import Final
 from dfmeta.model import Answer
 from dfmeta.store.db import record as needs
 from dfmeta.store.db.record import Need
-from dfmeta.store.guest.documents import USERDATA_TYPE, Document, addresses_of
+from dfmeta.store.guest.documents import USERDATA_TYPE, AnswerContext, Document, addresses_of
 
 NOVA_VERSIONS: Final = (
     *("1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10", "2007-12-15"),
@@ -48,7 +48,7 @@ _NO_ACTION: Final = "none"
 Tree = Mapping[str, "Tree | bytes"]
 
 
-def answer(document: Document, segments: Sequence[str]) -> Answer | None:
+def answer(document: Document, segments: Sequence[str], _context: AnswerContext) -> Answer | None:
     """Answer a GET below a version, or of the list of versions; None if the path does not exist.
 
     :param segments: the path, decoded, without empty parts; from a guest.

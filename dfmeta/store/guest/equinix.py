@@ -16,11 +16,9 @@ from typing import Any, Final
 from dfmeta.model import Answer
 from dfmeta.store.db import record as needs
 from dfmeta.store.db.record import Need
-from dfmeta.store.guest.documents import Document, addresses_of
+from dfmeta.store.guest.documents import AnswerContext, Document, addresses_of
 from dfmeta.store.guest.values import list_of, object_of, text_of
 
-METADATA: Final = "metadata"
-USERDATA: Final = "userdata"
 VERSION: Final = "2009-04-04"
 """The only version of this tree."""
 USERDATA_TYPE: Final = "text/plain"
@@ -36,15 +34,15 @@ _USER_DATA: Final = "user-data"
 Tree = Mapping[str, "Tree | str"]
 
 
-def metadata(document: Document, templates: Mapping[str, str]) -> Answer | None:
+def metadata(document: Document, segments: Sequence[str], context: AnswerContext) -> Answer | None:
     """Answer ``/metadata``: the document as it was written, with the members of templates.
 
     None if there is no document, but user-data alone.
     """
-    if document.text is None:
+    if segments or document.text is None:
         return None
     text = document.text.strip()
-    members = filled(document.members, templates)
+    members = filled(document.members, context.templates)
     added = {name: members[name] for name in members if name not in document.members}
     if added:
         # Inserted before the end: a document of another program is not reformatted.
@@ -53,14 +51,24 @@ def metadata(document: Document, templates: Mapping[str, str]) -> Answer | None:
     return Answer(200, text.encode(), content_type="application/json")
 
 
-def userdata(document: Document) -> Answer | None:
+def need_of_metadata(segments: Sequence[str]) -> Need:
+    """Return the parts of a record that the answer for a path below ``/metadata`` depends on."""
+    return needs.ANY_HALF if segments else needs.METADATA_ALONE
+
+
+def userdata(document: Document, segments: Sequence[str], _context: AnswerContext) -> Answer | None:
     """Answer ``/userdata``: raw bytes; None if there is no user-data."""
-    if document.userdata is None:
+    if segments or document.userdata is None:
         return None
     return Answer(200, document.userdata, content_type=USERDATA_TYPE)
 
 
-def answer(document: Document, segments: Sequence[str]) -> Answer | None:
+def need_of_userdata(segments: Sequence[str]) -> Need:
+    """Return the parts of a record that the answer for a path below ``/userdata`` depends on."""
+    return needs.ANY_HALF if segments else needs.USERDATA_ALONE
+
+
+def answer(document: Document, segments: Sequence[str], context: AnswerContext) -> Answer | None:
     """Answer a GET below ``/2009-04-04``; None if the path does not exist.
 
     :param segments: the path after the version, decoded, without empty parts; from a guest.
@@ -71,7 +79,7 @@ def answer(document: Document, segments: Sequence[str]) -> Answer | None:
             file = [_USER_DATA] if document.userdata is not None else []
             return Answer(200, "\n".join([*folder, *file]).encode())
         case [name] if name == _USER_DATA:
-            return userdata(document)
+            return userdata(document, [], context)
         case [name, *items] if name == _META_DATA and document.text is not None:
             return _item(_tree(document), items)
     return None

@@ -22,6 +22,7 @@ from dfmeta.store.db.record import Need
 from dfmeta.store.guest.documents import (
     CLOUD_INIT,
     USERDATA_TYPE,
+    AnswerContext,
     Document,
     meta_of,
     network_config_of,
@@ -36,7 +37,7 @@ NETWORK_CONFIG: Final = "network-config"
 NAMES: Final = (METADATA, USERDATA, VENDOR_DATA, NETWORK_CONFIG)
 
 
-def answer(document: Document, segments: Sequence[str]) -> Answer | None:
+def answer(document: Document, segments: Sequence[str], _context: AnswerContext) -> Answer | None:
     """Answer a GET below ``/nocloud``; None if the path does not exist.
 
     :param segments: the path after ``nocloud``, decoded, without empty parts; from a guest.

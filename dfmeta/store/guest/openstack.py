@@ -13,13 +13,14 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dfmeta.devices import as_of
 from dfmeta.model import Answer
 from dfmeta.store.db.record import ANY_HALF, METADATA, USERDATA_ALONE, Kind, Need
 from dfmeta.store.guest.documents import (
     USERDATA_TYPE,
+    AnswerContext,
     Document,
     dedicated_cpus_of,
     devices_of,
@@ -46,14 +47,8 @@ VERSIONS: Final = (
 )
 LATEST: Final = "latest"
 
+PREFIX: Final = "openstack"
 PASSWORD: Final = "password"  # noqa: S105 - the name of a path
-
-
-class _Asked(NamedTuple):
-    """What answers depend on beside the document."""
-
-    version: str
-    mac: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +57,35 @@ class _File:
 
     name: str
     since: str
-    answer: Callable[[Document, _Asked], Answer | None]
-    """Returns None if the instance does not have the file, which is then not listed either."""
+    answer: Callable[[Document, str, AnswerContext], Answer | None]
+    """Returns the file of a version, a date. None if the instance does not have the file, which is
+    then not listed either."""
     need: Need = METADATA
     optional: bool = False
     """Whether an instance may be without the file."""
 
 
-def answer(document: Document, segments: Sequence[str], *, mac: str = "") -> Answer | None:
+def answer(document: Document, segments: Sequence[str], context: AnswerContext) -> Answer | None:
     """Answer a GET below ``/openstack``; None if the path does not exist.
 
     :param segments: the path after ``openstack``, decoded, without empty parts; from a guest.
-    :param mac: of the guest's port; empty: not known.
     """
     if not segments:
         return Answer(200, "\n".join((*VERSIONS, LATEST)).encode())
     files = _in_version(segments[0])
     if not files:
         return None
-    asked = _Asked(_dated(segments[0]), mac)
+    version = _dated(segments[0])
     match segments[1:]:
         case []:
-            there = [file.name for file in files if file.answer(document, asked) is not None]
-            return Answer(200, "\n".join(there).encode())
+            existing = (
+                file for file in files if file.answer(document, version, context) is not None
+            )
+            return Answer(200, "\n".join(file.name for file in existing).encode())
         case [name]:
             # Only the requested one: each file is built on request.
-            return next((one.answer(document, asked) for one in files if one.name == name), None)
+            named = (file for file in files if file.name == name)
+            return next((file.answer(document, version, context) for file in named), None)
     return None
 
 
@@ -126,9 +124,8 @@ def _in_version(version: str) -> list[_File]:
     return [file for file in _FILES if dated in VERSIONS and file.since <= dated]
 
 
-def _metadata(document: Document, asked: _Asked) -> Answer:
+def _metadata(document: Document, version: str, _context: AnswerContext) -> Answer:
     """Build ``meta_data.json``. The launch index is 0 unless the document has one."""
-    version = asked.version
     content: dict[str, Any] = {
         "uuid": document.instance_id,
         "name": document.name,
@@ -158,26 +155,26 @@ def _json(content: object) -> Answer:
     return Answer(200, json.dumps(content).encode(), content_type=JSON_TYPE)
 
 
-def _userdata(document: Document, _asked: _Asked) -> Answer | None:
+def _userdata(document: Document, _version: str, _context: AnswerContext) -> Answer | None:
     if document.userdata is None:
         return None
     return Answer(200, document.userdata, content_type=USERDATA_TYPE)
 
 
-def _password(document: Document, _asked: _Asked) -> Answer:
+def _password(document: Document, _version: str, _context: AnswerContext) -> Answer:
     return Answer(200, document.password)
 
 
-def _vendor_data(document: Document, _asked: _Asked) -> Answer:
+def _vendor_data(document: Document, _version: str, _context: AnswerContext) -> Answer:
     return _json(vendor_data_of(document))
 
 
-def _vendor_data2(document: Document, _asked: _Asked) -> Answer:
+def _vendor_data2(document: Document, _version: str, _context: AnswerContext) -> Answer:
     return _json(vendor_data2_of(document))
 
 
-def _network_data(document: Document, asked: _Asked) -> Answer | None:
-    found = network_data_of(document, asked.mac)
+def _network_data(document: Document, _version: str, context: AnswerContext) -> Answer | None:
+    found = network_data_of(document, context.mac)
     return None if found is None else _json(found)
 
 

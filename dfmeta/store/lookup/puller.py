@@ -18,16 +18,16 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from dfmeta import metrics
 from dfmeta.errors import LookupAnswerError, LookupAwayError
 from dfmeta.http.client import Clock
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import Backoff, Seldom
+from dfmeta.store.db.cache import LruCache
 from dfmeta.store.db.record import BOTH, Address, Kind, Need, Push, Record, stamp
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.values import unusable
@@ -48,7 +48,6 @@ away."""
 _MOVES: Final = 3
 """How often an address may move to another record during its lookup."""
 
-K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 Failure = LookupAwayError | LookupAnswerError
 Question = tuple[Kind, str]
@@ -90,9 +89,9 @@ class Puller:
         self._clock = clock
         self._flights = Flights()
         self._failures = Failures(clock=clock)
-        self._absent: Memory[Question, float] = Memory()
+        self._absent: LruCache[Question, float] = LruCache(ENTRIES)
         """Until when a query counts as "no record" at the upstream store."""
-        self._later: Memory[Question, float] = Memory()
+        self._later: LruCache[Question, float] = LruCache(ENTRIES)
         """Until when an expired half is not queried again."""
 
     def get(self, record_id: str, need: Need = BOTH) -> Record | None:
@@ -178,7 +177,7 @@ class Puller:
         # A time in the future comes from a host whose clock is ahead, or our clock was set.
         return abs((stamp() - fetched).total_seconds()) >= expiry
 
-    def _is_until(self, memory: Memory[Question, float], key: Question) -> bool:
+    def _is_until(self, memory: LruCache[Question, float], key: Question) -> bool:
         until = memory.get(key)
         return until is not None and self._clock() < until
 
@@ -293,36 +292,6 @@ class Puller:
         return found
 
 
-class Memory(Generic[K, T]):
-    """A bounded number of values by key; the oldest is evicted first. Safe to use from threads."""
-
-    def __init__(self, entries: int = ENTRIES) -> None:
-        self._entries = entries
-        self._lock = threading.Lock()
-        self._values: OrderedDict[K, T] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def get(self, key: K) -> T | None:
-        """Return a value, None if there is no value or it was evicted."""
-        with self._lock:
-            return self._values.get(key)
-
-    def put(self, key: K, value: T) -> None:
-        """Store a value as the newest."""
-        with self._lock:
-            self._values[key] = value
-            self._values.move_to_end(key)
-            if len(self._values) > self._entries:
-                self._values.popitem(last=False)
-
-    def drop(self, key: K) -> None:
-        """Remove a value; do nothing if it does not exist."""
-        with self._lock:
-            self._values.pop(key, None)
-
-
 class _Flight:
     """A call under way, and its result."""
 
@@ -391,7 +360,7 @@ class Failures:
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        self._failures: Memory[Hashable, tuple[Backoff, Failure]] = Memory()
+        self._failures: LruCache[Hashable, tuple[Backoff, Failure]] = LruCache(ENTRIES)
         self._last: dict[Hashable, Hashable] = {}
         """Half → the query that failed last, if none was answered since."""
         self._seldom = Seldom(clock=clock)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.errors import ForwardedForError, StoreError
-from dfmeta.store.db.cache import ENTRY, Cache
+from dfmeta.store.db.cache import LruCache
 from dfmeta.store.db.record import (
     Address,
     merge_patch,
@@ -79,29 +79,27 @@ def test_text_that_is_no_network_is_refused() -> None:
 
 
 def test_the_cache_evicts_the_least_used_value() -> None:
-    cache: Cache[int] = Cache(limit=5 * ENTRY)
+    cache: LruCache[str, int] = LruCache(5)
     for name in "abcde":
-        cache.put(name, 7, 1, size=0)
-    assert cache.get("a") == (7, 1)
-    cache.put("f", 7, 1, size=0)
-    assert (cache.get("a"), cache.get("b")) == ((7, 1), None)
+        cache.put(name, 7)
+    assert cache.get("a") == 7
+    cache.put("f", 7)
+    assert (cache.get("a"), cache.get("b")) == (7, None)
 
 
-@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans(), st.integers(0, 9 * ENTRY))))
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans(), st.integers(0, 90))))
 def test_the_cache_never_exceeds_its_limit(steps: list[tuple[str, bool, int]]) -> None:
-    cache: Cache[int] = Cache(limit=16 * ENTRY)
+    cache: LruCache[str, int] = LruCache(160)
     sizes: dict[str, int] = {}
     for name, put, size in steps:
         if put:
-            cache.put(name, 0, size, size=size)
-            sizes[name] = size + ENTRY
+            cache.put(name, size, size=size)
+            sizes[name] = size
         else:
             cache.drop(name)
         kept = [one for one in "abcdefgh" if cache.get(one) is not None]
-        assert sum(sizes[one] for one in kept) <= 16 * ENTRY
+        assert sum(sizes[one] for one in kept) <= 160
         assert len(cache) == len(kept)
-    cache.clear()
-    assert len(cache) == 0
 
 
 # X-Forwarded-For

@@ -13,7 +13,7 @@ from dfmeta.http.responses import HttpResponse
 from dfmeta.runtime.throttle import QUIET
 from dfmeta.store.db.record import METADATA_ALONE, USERDATA_ALONE, Kind, Record
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.lookup.puller import LATER, REST, Memory
+from dfmeta.store.lookup.puller import LATER, REST
 from dfmeta.store.lookup.upstream import AT_ONCE, pause
 from tests.core.unit.store.lookup.support import (
     ADDRESS,
@@ -420,17 +420,6 @@ def test_a_refresh_queries_upstream_whatever_is_stored(
     assert puller.refresh(Kind.USERDATA, INSTANCE) is None
     assert hostname(read(repository)) == "pushed", "a pushed half stays"
     assert read(repository).userdata is None
-
-
-def test_the_memory_is_bounded() -> None:
-    memory: Memory[str, int] = Memory(entries=3)
-    names = [numbered(number) for number in range(6)]
-    for number, name in enumerate(names[:5]):
-        memory.put(name, number)
-    assert [memory.get(name) for name in names[:5]] == [None, None, 2, 3, 4]
-    memory.put(names[2], 7)
-    memory.put(names[5], 5)
-    assert (memory.get(names[2]), memory.get(names[3])) == (7, None)
 
 
 # Callers at once
