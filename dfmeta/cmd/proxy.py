@@ -24,7 +24,7 @@ from dfmeta.proxy.backends.nova import explain_status
 from dfmeta.proxy.engines.engine import Engine, InProcess, Terms
 from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
-from dfmeta.proxy.engines.workers.answers import WorkerAnswers
+from dfmeta.proxy.engines.workers.calls import WorkerAnswers
 from dfmeta.proxy.engines.workers.workers import Workers
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens

@@ -21,16 +21,16 @@ from dfmeta.identity.registry import Claim
 from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.proxy.application import Application, guest_server
 from dfmeta.proxy.claims import Mirror
-from dfmeta.proxy.engines.workers.echo import Echo
-from dfmeta.proxy.engines.workers.pipe import Message, Pipe
-from dfmeta.proxy.engines.workers.remote import (
+from dfmeta.proxy.engines.workers.calls import (
+    Echo,
     RemoteAttachments,
     RemoteComplaints,
     RemoteRates,
     RemoteStore,
-    RemoteSubports,
+    Use,
+    remote_subports,
 )
-from dfmeta.proxy.engines.workers.use import SlotUse, Use
+from dfmeta.proxy.engines.workers.pipe import Function, Message, Pipe
 from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import hub, threads
@@ -77,38 +77,32 @@ class Serving:
         self._rights = original("socket").socket(fileno=rights)
         self._parent = parent
         self._mirror = Mirror(self._count, self._pipe.catch_up)
-        self._use = Use(self._tell_use)
+        self._use = Use(lambda *report: self._pipe.send("use", *report))
         self._server: HttpServer[Claim] | None = None
 
     def run(self) -> int:
         """Serve until the daemon requests the stop or has ended; return the exit status."""
         hub.VITAL.on_failure = lambda: threads.spawn_detached(self._stop, FAILED_GRACE)
-        self._pipe.run(self._handle)
+        self._pipe.run(
+            {
+                "start": Function(self._start, dict),
+                "guests": Function(self._mirror.learn, list),
+                "ready": Function(lambda: None),
+                "serve": Function(self._serve),
+                "metrics": Function(metrics.samples),
+                # Sent before the result. Messages keep their order, so the report arrives first.
+                "recent": Function(self._tell_recent),
+                "rebind": Function(self._have_bound),
+                "stop": Function(self._stop, float, waits=True),
+            }
+        )
         # Without the daemon there are no identities of guests.
         hub.VITAL.release()
         return 0 if hub.VITAL.alive else 1
 
-    def _handle(self, message: Message) -> None:
-        match message["what"]:
-            case "start":
-                self._start(message)
-            case "guests":
-                self._mirror.learn(message["guests"])
-            case "ready?":
-                self._pipe.answer(message, {})
-            case "serve":
-                if self._server is not None:
-                    self._server.start()
-            case "metrics":
-                self._pipe.answer(message, {"samples": metrics.samples()})
-            case "recent":
-                # Sent before the answer. Messages keep their order, so the report arrives first.
-                self._tell_recent()
-                self._pipe.answer(message, {})
-            case "rebind":
-                self._have_bound()
-            case "stop":
-                threads.spawn_detached(self._stop, message["grace"])
+    def _serve(self) -> None:
+        if self._server is not None:
+            self._server.start()
 
     def _have_bound(self) -> None:
         """Make the daemon bind the connections to the device, which has been created again."""
@@ -125,12 +119,12 @@ class Serving:
             self._mirror,
             RemoteStore(self._pipe, "store")
             if conf.df_metadata.backend == "store"
-            else with_subports(conf, make_backend(conf), RemoteSubports(self._pipe, "nova").of),
+            else with_subports(conf, make_backend(conf), remote_subports(self._pipe, "nova")),
             make_app_settings(conf),
             tokens=Tokens(bytes.fromhex(message["key"])),
             rates=RemoteRates(make_rates(conf), self._pipe),
             complaints=RemoteComplaints(self._pipe, LOG),
-            echo=Echo(lambda: self._pipe.ask({"what": "echo"}, None) is not None),
+            echo=Echo(lambda: self._pipe.call("echo", timeout=None) is not None),
             attachments=RemoteAttachments(self._pipe, quota=conf.attachments.quota)
             if conf.attachments.enabled
             else None,
@@ -159,7 +153,7 @@ class Serving:
         try:
             if self._server is not None:
                 self._server.stop(grace)
-            self._pipe.send({"what": "samples", "samples": metrics.samples()})
+            self._pipe.send("samples", metrics.samples())
             self._tell_recent()
             threads.sleep(0)
         finally:
@@ -171,25 +165,21 @@ class Serving:
             threads.sleep(TELL)
             self._tell_accepted()
             if turn % PUSH_TURNS == 0:
-                self._pipe.send({"what": "samples", "samples": metrics.samples()})
+                self._pipe.send("samples", metrics.samples())
                 self._tell_recent()
 
     def _tell_accepted(self) -> None:
         told = ACCEPTED.take()
         for first in range(0, len(told), PORTS_AT_ONCE):
-            self._pipe.send({"what": "accepted", "ports": told[first : first + PORTS_AT_ONCE]})
+            self._pipe.send("accepted", told[first : first + PORTS_AT_ONCE])
 
     def _tell_recent(self) -> None:
         told = RECENT.take()
         for first in range(0, len(told), PORTS_AT_ONCE):
-            ports = told[first : first + PORTS_AT_ONCE]
-            self._pipe.send({"what": "recent", "ports": ports})
+            self._pipe.send("recent", told[first : first + PORTS_AT_ONCE])
 
     def _count(self, claim: Claim, change: int) -> None:
         self._use.count((*claim.endpoint, claim.slot, claim.epoch), change)
-
-    def _tell_use(self, slot: SlotUse, *, used: bool, at: float) -> None:
-        self._pipe.send({"what": "use", "place": slot, "used": used, "at": at})
 
     def _review_use(self) -> None:
         while True:

@@ -3,7 +3,7 @@
 import eventlet
 from eventlet.event import Event
 
-from dfmeta.proxy.engines.workers.echo import Echo
+from dfmeta.proxy.engines.workers.calls import Echo
 from dfmeta.runtime import clock
 from tests.core.unit.support import let_hub_run
 

@@ -18,9 +18,8 @@ from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy.application import Application, Settings
 from dfmeta.proxy.attachments import Attachments, Local, is_ours
-from dfmeta.proxy.engines.workers.answers import WorkerAnswers
+from dfmeta.proxy.engines.workers.calls import RemoteAttachments, WorkerAnswers
 from dfmeta.proxy.engines.workers.pipe import Pipe
-from dfmeta.proxy.engines.workers.remote import RemoteAttachments
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import clock
@@ -55,10 +54,9 @@ class World:
             )
             one, other = socket.socketpair()
             self.near, self.far = Pipe(one), Pipe(other)
-            handle = self.answers.handle
             self.threads = [
-                eventlet.spawn(self.near.run, lambda message: handle(self.near, message)),
-                eventlet.spawn(self.far.run, lambda _message: None),
+                eventlet.spawn(self.near.run, self.answers.functions()),
+                eventlet.spawn(self.far.run, {}),
             ]
             attachments = RemoteAttachments(self.far, quota=10)
         self.application = Application(

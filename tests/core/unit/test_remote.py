@@ -11,15 +11,15 @@ from eventlet.green import socket
 from dfmeta.errors import BackendError, BackendUnreachableError
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy.backends.network_data import Vlan
-from dfmeta.proxy.engines.workers.answers import WorkerAnswers
-from dfmeta.proxy.engines.workers.pipe import BYTES, Message, Pipe
-from dfmeta.proxy.engines.workers.remote import (
+from dfmeta.proxy.engines.workers.calls import (
     RemoteComplaints,
     RemoteRates,
     RemoteStore,
-    RemoteSubports,
+    Use,
+    WorkerAnswers,
+    remote_subports,
 )
-from dfmeta.proxy.engines.workers.use import Use
+from dfmeta.proxy.engines.workers.pipe import Function, Pipe, Result
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import Complaints
@@ -71,19 +71,14 @@ class World:
         )
         one, other = socket.socketpair()
         self.near, self.far = Pipe(one), Pipe(other)
-        self.unknown: list[object] = []
         self.threads = [
-            eventlet.spawn(self.far.run, self._handle),
-            eventlet.spawn(self.near.run, self.unknown.append),
+            eventlet.spawn(self.far.run, self.answers.functions()),
+            eventlet.spawn(self.near.run, {}),
         ]
 
     def _subports(self, identity: Identity) -> list[Vlan]:
         self.asked_for.append(identity)
         return self.vlans
-
-    def _handle(self, message: dict[str, object]) -> None:
-        if not self.answers.handle(self.far, message):
-            self.unknown.append(message)
 
 
 @pytest.fixture
@@ -146,15 +141,15 @@ def test_silent_daemon_is_an_error(world: World) -> None:
     with pytest.raises(BackendError, match="the daemon has not answered"):
         ask(world, seconds=0)
     with pytest.raises(BackendError, match="the daemon has not answered"):
-        RemoteSubports(world.near, "nova").of(IDENTITY, 0.0)
+        remote_subports(world.near, "nova")(IDENTITY, 0.0)
     assert not RemoteRates(FEW, world.near).ask(HERE, 4).refuse, "a slow daemon refuses nobody"
 
 
 def test_the_subports_of_a_vm_are_those_that_the_daemon_knows(world: World) -> None:
-    remote_subports = RemoteSubports(world.near, "nova")
-    assert remote_subports.of(IDENTITY, clock.now() + AMPLE) == []
+    subports = remote_subports(world.near, "nova")
+    assert subports(IDENTITY, clock.now() + AMPLE) == []
     world.vlans = [Vlan("fa:16:3e:00:00:01", vid, "fa:16:3f:00:00:01") for vid in (1, 4094)]
-    assert remote_subports.of(IDENTITY, 0.0) == world.vlans
+    assert subports(IDENTITY, 0.0) == world.vlans
     assert world.asked_for == [IDENTITY, IDENTITY]
 
 
@@ -187,25 +182,23 @@ def test_an_error_is_logged_once_by_the_daemon(
 
 
 class Ends:
-    """A pipe; one end keeps what comes, and answers questions with the same again."""
+    """A pipe; one end keeps the values of calls, and returns the same with bytes."""
 
     def __init__(self) -> None:
         one, other = socket.socketpair()
         self.near, self.far = Pipe(one), Pipe(other)
-        self.came: list[Message] = []
+        self.values: list[int] = []
         self.threads = [
-            eventlet.spawn(self.far.run, self._keep),
-            eventlet.spawn(self.near.run, self.came.append),
+            eventlet.spawn(self.far.run, {"keep": Function(self._keep, int)}),
+            eventlet.spawn(self.near.run, {}),
         ]
 
-    def _keep(self, message: Message) -> None:
-        self.came.append(message)
-        if message.get("again"):
-            self.far.answer(message, {"same": message["again"]})
+    def _keep(self, value: int) -> Result:
+        self.values.append(value)
+        return Result(value, BYTE_LINES[:value])
 
-    def wait(self, count: int) -> None:
-        while len(self.came) < count:
-            eventlet.sleep(0)
+
+BYTE_LINES = (bytes(range(256)) + b"\n{}\n") * 20_000
 
 
 @pytest.fixture
@@ -218,53 +211,69 @@ def ends() -> Iterator[Ends]:
 
 @pytest.mark.parametrize("size", [0, 1, 5_000_000])
 def test_bytes_come_along_as_they_are(ends: Ends, size: int) -> None:
-    along = (bytes(range(256)) + b"\n{}\n") * (size // 260 + 1)
-    ends.near.send({"n": 1}, along[:size])
-    ends.near.send({"n": 2}, b"\n")
-    ends.near.send({"n": 3})
-    ends.wait(3)
-    assert ends.came == [{"n": 1, BYTES: along[:size]}, {"n": 2, BYTES: b"\n"}, {"n": 3}]
+    ends.near.send("keep", 7)
+    assert ends.near.call("keep", size) == Result(size, BYTE_LINES[:size])
+    assert ends.near.call("keep", 1) == Result(1, BYTE_LINES[:1])
+    assert ends.values == [7, size, 1]
 
 
-def test_a_question_is_answered(ends: Ends) -> None:
-    asking = [eventlet.spawn(ends.near.ask, {"again": n}) for n in range(1, 5)]
-    assert [one.wait()["same"] for one in asking] == [1, 2, 3, 4]
+def test_each_call_gets_its_own_result(ends: Ends) -> None:
+    calls = [eventlet.spawn(ends.near.call, "keep", n) for n in range(1, 5)]
+    assert [call.wait().value for call in calls] == [1, 2, 3, 4]
 
 
-def test_a_question_without_an_answer_has_an_end(ends: Ends) -> None:
-    assert ends.near.ask({"what": "?"}, 0.01) is None
+def test_call_without_a_result_has_an_end(ends: Ends) -> None:
+    ends.threads[0].kill()
+    assert ends.near.call("keep", 1, timeout=0.01) is None
 
 
-def test_a_question_ends_with_the_pipe(ends: Ends) -> None:
-    asking = eventlet.spawn(ends.near.ask, {"what": "?"}, 30.0)
+def test_call_ends_with_the_pipe(ends: Ends) -> None:
+    ends.threads[0].kill()
+    call = eventlet.spawn(ends.near.call, "keep", 1, timeout=30.0)
     eventlet.sleep(0)
     ends.far.close()
-    assert asking.wait() is None
+    assert call.wait() is None
     ends.threads[1].wait()
     assert ends.near.closed
 
 
+@pytest.mark.parametrize(
+    ("name", "values"), [("keep", ["1"]), ("keep", [1, 2]), ("keep", []), ("other", [1])]
+)
+def test_call_of_another_function_or_with_other_types_ends_the_pipe(
+    ends: Ends, name: str, values: list[object]
+) -> None:
+    assert ends.near.call(name, *values) is None
+    with pytest.raises((KeyError, TypeError)):
+        ends.threads[0].wait()
+    assert (ends.values, ends.far.closed) == ([], True)
+
+
 def test_a_part_of_a_message_waits_for_the_rest(ends: Ends) -> None:
     eventlet.sleep(0)
+    call = eventlet.spawn(ends.far.call, "near", timeout=30.0)
+    eventlet.sleep(0)
     sock = ends.near._sock.fd
-    sock.send(b'{"n": 1}\n{"n')
+    sock.send(b'{"call":"keep","values":[1]}\n{"call":"k')
     ends.far.catch_up()
-    assert ends.came == [{"n": 1}]
-    sock.send(b'": 2, "bytes": 3}\nab')
+    assert ends.values == [1]
+    sock.send(b'eep","values":[2]}\n{"answers":1,"value":3,"bytes":3}\nab')
     ends.far.catch_up()
-    assert ends.came == [{"n": 1}]
-    sock.send(b'c{"n": 3}\n')
+    assert ends.values == [1, 2]
+    assert not call.dead
+    sock.send(b'c{"call":"keep","values":[3]}\n')
     ends.far.catch_up()
-    assert ends.came == [{"n": 1}, {"n": 2, BYTES: b"abc"}, {"n": 3}]
+    assert ends.values == [1, 2, 3]
+    assert call.wait() == Result(3, b"abc")
 
 
 def test_bytes_in_the_sockets_buffer_count_as_gone(ends: Ends) -> None:
     ends.threads[0].kill()
     near = ends.near
-    near.send({"n": 1})
+    near.send("keep", 1)
     small = near.queued
     assert near.gone(small)
-    near.send({"text": "x" * 3_000_000})
+    near.send("keep", "x" * 3_000_000)
     assert near.gone(small)
     assert not near.gone(near.queued)
     eventlet.sleep(0)
@@ -272,7 +281,7 @@ def test_bytes_in_the_sockets_buffer_count_as_gone(ends: Ends) -> None:
     while received < near.queued:
         received += len(ends.far._sock.recv(65536))
     assert near.gone(near.queued)
-    near.send({"text": "x" * 3_000_000})
+    near.send("keep", "x" * 3_000_000)
     near.close()
     assert near.gone(near.queued), "there is no other end"
 
@@ -281,9 +290,9 @@ ONE, OTHER = (7, 0, 0, 1), (7, 0, 1, 2)
 
 
 def test_the_end_of_the_last_connection_is_reported_late_with_its_time() -> None:
-    told: list[tuple[Any, bool, float]] = []
+    told: list[tuple[Any, ...]] = []
     now = 10.0
-    use = Use(lambda slot, *, used, at: told.append((slot, used, at)), clock=lambda: now)
+    use = Use(lambda *report: told.append(report), clock=lambda: now)
     use.count(ONE, 1)
     now = 11.0
     use.count(OTHER, 1)

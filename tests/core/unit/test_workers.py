@@ -18,8 +18,8 @@ from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
 from dfmeta.proxy.engines.engine import Terms
 from dfmeta.proxy.engines.workers import workers as workers_module
-from dfmeta.proxy.engines.workers.answers import WorkerAnswers
-from dfmeta.proxy.engines.workers.pipe import Message, Pipe
+from dfmeta.proxy.engines.workers.calls import WorkerAnswers
+from dfmeta.proxy.engines.workers.pipe import Function, Message, Pipe
 from dfmeta.proxy.engines.workers.workers import Worker, Workers
 from dfmeta.runtime import hub
 from tests.core.unit.support import address, let_hub_run, port, until
@@ -54,10 +54,13 @@ class Process:
         self.got.append(message)
         if "answers" in message:
             return
-        if message["what"] == "ready?" and self.answers:
-            self.pipe.answer(message, {})
-        elif message["what"] == "stop" and self.ends:
+        if message["call"] == "ready" and self.answers:
+            self.answer(message["number"])
+        elif message["call"] == "stop" and self.ends:
             self.end(0)
+
+    def answer(self, number: int) -> None:
+        self.pipe._send({"answers": number, "value": None})
 
     def stop(self) -> None:
         self.answers = False
@@ -81,13 +84,13 @@ class Process:
 
 
 class OneWorker(Worker):
-    def __init__(self, listeners: Sequence[int], handle: workers_module.Handle) -> None:
+    def __init__(self, listeners: Sequence[int]) -> None:
         if World.fails:
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
         del listeners
         ours, theirs = green_socket.socketpair()
         self._rights, self._other_end = green_socket.socketpair()
-        self._prepare(Process(theirs), ours, handle)
+        self._prepare(Process(theirs), ours)
         World.made += [theirs, self._other_end]
 
 
@@ -124,7 +127,7 @@ class World:
         return found
 
     def _know(self) -> bool:
-        return all({"what": "serve"} in process(one).got for one in self.serving())
+        return all({"call": "serve", "values": []} in process(one).got for one in self.serving())
 
     def replace(self) -> None:
         self.workers.reload(Terms(8.0, Limits()), self._count)
@@ -134,13 +137,13 @@ class World:
 
 
 class NoAnswers(WorkerAnswers):
-    """Cannot read a message that the workers do not know."""
+    """Has no function."""
 
     def __init__(self) -> None:
         """Without a backend: it is never asked."""
 
-    def handle(self, pipe: Pipe, message: Message) -> bool:
-        raise ValueError(message["what"])
+    def functions(self) -> dict[str, Function]:
+        return {}
 
 
 def process(worker: Worker) -> Process:
@@ -194,9 +197,9 @@ def test_a_worker_that_answers_late_lives(world: World, monkeypatch: pytest.Monk
     for _ in range(3):
         process(before).answers = False
         until(lambda: before.silent, "it to be missed")
-        (asked,) = before.pipe._request
+        (number,) = before.pipe._calls
         process(before).answers = True
-        process(before).pipe.answer({"number": asked}, {})
+        process(before).answer(number)
         until(lambda: not before.silent, "its late answer to count")
     assert world.one() is before
 
@@ -217,7 +220,7 @@ def test_a_worker_that_has_no_room_for_the_news_is_ended_before_the_guest_goes_o
     monkeypatch.setattr(workers_module, "HANGS", 1_000_000)
     worker, count = world.one(), lost("full")
     process(worker).stop()
-    worker.pipe.send({"what": "rebind", "filling": "x" * 5_000_000})
+    worker.pipe.send("rebind", "x" * 5_000_000)
     world.registry.learn(Endpoint(13), address(), 0)
     world.workers.inform()
     assert worker.process.returncode == -9
@@ -229,9 +232,9 @@ def test_echo_follows_all_that_the_switch_has_reported(world: World) -> None:
     worker = process(world.one())
     world.heed = lambda: world.registry.learn(Endpoint(13), address(), 0)
     before = len(worker.got)
-    worker.pipe.send({"what": "echo", "number": 5})
+    worker.pipe._send({"call": "echo", "values": [], "number": 5})
     until(lambda: worker.got[-1].get("answers") == 5, "the echo")
-    kinds = [message.get("what", "answer") for message in worker.got[before:]]
+    kinds = [message.get("call", "answer") for message in worker.got[before:]]
     assert kinds[-2:] == ["guests", "answer"]
 
 
@@ -248,14 +251,15 @@ def test_a_worker_that_does_not_come_up_is_ended(world: World) -> None:
 def test_malformed_message_ends_its_worker_alone(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for nonsense in ({"what": "use", "place": [1, 2], "used": True}, {"what": "?"}, {}):
+    calls = [("use", [[1, 2], True, 1.0]), ("use", [[1, 0, 0, 1], 1, 1.0]), ("other", [])]
+    for message in (*({"call": name, "values": values} for name, values in calls), {}):
         before, count = world.one(), lost("nonsense")
-        process(before).pipe.send(nonsense)
+        process(before).pipe._send(message)
         until(lambda: before not in world.workers._workers, "its end")  # noqa: B023  # at once
         until(lambda: world.serving(), "another one")
         assert lost("nonsense") == count + 1
     assert hub.VITAL.alive
-    assert caplog.text.count("cannot be read") == 3
+    assert caplog.text.count("cannot be read") == 4
 
 
 def test_a_replaced_worker_that_does_not_end_is_ended(world: World) -> None:

@@ -1,8 +1,10 @@
-"""Messages between the daemon and a worker: JSON objects, one per line.
+"""Calls of functions between the daemon and a worker: JSON objects, one per line.
 
-Bytes that belong to a message follow its line without encoding, so that a large document costs only
-its copies. Trust: both ends are dfmeta's and messages are trusted; no decision depends on a value
-in them that comes from a guest.
+Each end has a table of the functions that the other end may call. Bytes of a result follow its line
+without encoding, so that a large document costs only its copies. Trust: both ends are dfmeta's and
+messages are trusted; no decision depends on a value in them that comes from a guest. A worker is
+another account's process all the same: a call of an unknown function, or with values of other
+types, raises, and the daemon then ends the worker.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ import base64
 import contextlib
 import json
 import socket
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.runtime import threads
@@ -29,6 +31,35 @@ it."""
 ANSWER_TIMEOUT = 10.0
 
 
+class Result(NamedTuple):
+    """The result of a call."""
+
+    value: Any
+    """A JSON value."""
+    body: bytes = b""
+
+
+class Function:
+    """A function that the other end may call.
+
+    :param run: returns a JSON value, an object with ``__slots__``, or a :class:`Result`.
+    :param types: types of its JSON values.
+    :param waits: whether it may wait, and so needs a greenthread of its own.
+    """
+
+    def __init__(self, run: Callable[..., object], *types: type, waits: bool = False) -> None:
+        self.run, self.waits = run, waits
+        self._types = types
+
+    def check(self, values: list[Any]) -> None:
+        """Check the values of a call.
+
+        :raises TypeError: when they are of other types.
+        """
+        if len(values) != len(self._types) or not all(map(isinstance, values, self._types)):
+            raise TypeError(f"values are not of the types {self._types}")
+
+
 class Pipe:
     """One end of a socket pair.
 
@@ -39,10 +70,11 @@ class Pipe:
         self._sock = sock
         self._outgoing = bytearray()
         self._writing = False
-        self._asked: dict[int, Event] = {}
+        self._calls: dict[int, Event] = {}
+        """Number of a call → the event of its result."""
         self._number = 0
         self._reading = False
-        self._handle: Callable[[Message], None] | None = None
+        self._functions: Mapping[str, Function] = {}
         self._handling = False
         self._incoming, self._looked = bytearray(), 0
         """Received bytes that are not handled yet, and how many of them contain no end of a
@@ -50,20 +82,41 @@ class Pipe:
         self._open: Message | None = None
         """The message that still lacks some of its bytes."""
         self.queued = 0
-        """Number of bytes given to :meth:`send` in total; see :meth:`gone`."""
+        """Number of bytes that were sent in total; see :meth:`gone`."""
         self.closed = False
 
-    def send(self, message: Message, along: bytes | None = None) -> None:
-        """Send a message without waiting.
+    def send(self, name: str, *values: object) -> None:
+        """Call a function of the other end, without waiting; there is no result."""
+        self._send({"call": name, "values": values})
 
-        :param along: bytes that the other end gets as the member :data:`BYTES`.
+    def call(
+        self, name: str, *values: object, timeout: float | None = ANSWER_TIMEOUT
+    ) -> Result | None:
+        """Call a function of the other end and wait for its result; None: there is none in time.
+
+        :param timeout: seconds; None: wait while the pipe is open.
         """
-        if along is not None:
-            message = {**message, BYTES: len(along)}
-        before = len(self._outgoing)
-        self._outgoing += json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        self._outgoing += along or b""
-        self.queued += len(self._outgoing) - before
+        if self.closed:
+            return None
+        self._number += 1
+        number, event = self._number, Event()
+        self._calls[number] = event
+        self._send({"call": name, "values": values, "number": number})
+        result: Result | None = None
+        try:
+            with threads.Timeout(timeout, False):
+                result = event.wait()
+        finally:
+            self._calls.pop(number, None)
+        return result
+
+    def _send(self, message: Message, body: bytes = b"") -> None:
+        if body:
+            message[BYTES] = len(body)
+        line = json.dumps(message, separators=(",", ":"), default=_json_value).encode()
+        self._outgoing += line + b"\n"
+        self._outgoing += body
+        self.queued += len(line) + 1 + len(body)
         if self._writing or self.closed:
             return
         with contextlib.suppress(BlockingIOError, InterruptedError):
@@ -72,29 +125,6 @@ class Pipe:
             self._writing = True
             threads.spawn_detached(self._write_on)
 
-    def ask(self, message: Message, timeout: float | None = ANSWER_TIMEOUT) -> Message | None:
-        """Send a message and wait for its answer; None if there is no answer in time.
-
-        :param timeout: seconds; None: wait while the pipe is open.
-        """
-        if self.closed:
-            return None
-        self._number += 1
-        number, event = self._number, Event()
-        self._asked[number] = event
-        self.send({**message, "number": number})
-        found: Message | None = None
-        try:
-            with threads.Timeout(timeout, False):
-                found = event.wait()
-        finally:
-            self._asked.pop(number, None)
-        return found
-
-    def answer(self, question: Message, message: Message, along: bytes | None = None) -> None:
-        """Answer a message of the other end's :meth:`ask`; see :meth:`send`."""
-        self.send({**message, "answers": question["number"]}, along)
-
     def gone(self, position: int) -> bool:
         """Whether the first *position* bytes of :attr:`queued` can be read by the other end.
 
@@ -102,9 +132,12 @@ class Pipe:
         """
         return self.closed or self.queued - len(self._outgoing) >= position
 
-    def run(self, handle: Callable[[Message], None]) -> None:
-        """Call *handle* with each received message, until the other end closes."""
-        self._handle = handle
+    def run(self, functions: Mapping[str, Function]) -> None:
+        """Run the functions that the other end calls, until it closes.
+
+        :raises Exception: when a message is malformed or a function fails.
+        """
+        self._functions = functions
         self._reading = True
         try:
             while piece := self._sock.recv(PIECE):
@@ -118,11 +151,10 @@ class Pipe:
     def catch_up(self) -> None:
         """Handle all messages that the other end has sent so far, without waiting for more.
 
-        Do nothing if called from within the handler of a message. Handlers must not wait, so that
-        no other greenthread can call this while a handler runs. An exception of the handler closes
-        the pipe.
+        Do nothing if called from within a function of the table. These must not wait, so that no
+        other greenthread can call this while one runs. An exception of a function closes the pipe.
         """
-        if self._handle is None or self._handling or self.closed:
+        if not self._functions or self._handling or self.closed:
             return
         with contextlib.suppress(OSError):
             # The underlying socket: the green one would wait.
@@ -130,10 +162,10 @@ class Pipe:
                 self._take(piece)
 
     def close(self) -> None:
-        """Close this end; pending calls of :meth:`ask` return None."""
+        """Close this end; pending calls of :meth:`call` return None."""
         self.closed = True
-        asked, self._asked = self._asked, {}
-        for event in asked.values():
+        calls, self._calls = self._calls, {}
+        for event in calls.values():
             event.send(None)
         with contextlib.suppress(OSError):
             # This wakes up pending reads and writes; closing the descriptor would not.
@@ -156,11 +188,22 @@ class Pipe:
             self._handling = False
 
     def _dispatch(self, message: Message) -> None:
-        if "answers" not in message:
-            if self._handle is not None:
-                self._handle(message)
-        elif (event := self._asked.pop(message["answers"], None)) is not None:
-            event.send(message)
+        if "answers" in message:
+            if (event := self._calls.pop(message["answers"], None)) is not None:
+                event.send(Result(message["value"], message.get(BYTES, b"")))
+            return
+        function = self._functions[message["call"]]
+        function.check(message["values"])
+        if function.waits:
+            threads.spawn_detached(self._run, function, message)
+        else:
+            self._run(function, message)
+
+    def _run(self, function: Function, message: Message) -> None:
+        value = function.run(*message["values"])
+        if "number" in message:
+            result = value if isinstance(value, Result) else Result(value)
+            self._send({"answers": message["number"], "value": result.value}, result.body)
 
     def _next(self) -> Message | None:
         """Remove and return the next complete message; None: there is none."""
@@ -208,29 +251,28 @@ class Pipe:
             self._sock.close()
 
 
-def request_fields(request: GuestRequest) -> Message:
-    """Return a request as JSON values, for :func:`request_of`."""
-    fields = {name: getattr(request, name) for name in GuestRequest.__slots__}
-    body = base64.b64encode(request.body).decode()
-    return {**fields, "headers": dict(request.headers), "body": body}
+def _json_value(value: Any) -> Any:
+    """Return a value that JSON does not have, for :meth:`json.JSONEncoder.default`."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {name: getattr(value, name) for name in value.__slots__}
 
 
 def request_of(fields: Message) -> GuestRequest:
-    """Return the request of :func:`request_fields`."""
+    """Return the request that was sent."""
     return GuestRequest(**{**fields, "body": base64.b64decode(fields["body"])})
 
 
-def answer_fields(answer: Answer) -> Message:
-    """Return an answer without its body, which goes along with the message."""
-    return {name: getattr(answer, name) for name in Answer.__slots__ if name != "body"}
+def result_of(answer: Answer, **more: object) -> Result:
+    """Return an answer as a result, for :func:`answer_of`; *more* stands beside it."""
+    fields = {name: getattr(answer, name) for name in Answer.__slots__ if name != "body"}
+    return Result({**more, "answer": fields}, answer.body)
 
 
-def answer_of(message: Message) -> Answer:
-    """Return the answer of a message with :func:`answer_fields` and its body."""
-    return Answer(
-        message["status"],
-        message[BYTES],
-        content_type=message["content_type"],
-        headers=tuple((name, value) for name, value in message["headers"]),
-        known=message["known"],
-    )
+def answer_of(result: Result) -> Answer:
+    """Return the answer of :func:`result_of`."""
+    fields = result.value["answer"]
+    headers = tuple((name, value) for name, value in fields["headers"])
+    return Answer(**{**fields, "headers": headers, "body": result.body})

@@ -5,7 +5,7 @@ to all workers (:mod:`dfmeta.proxy.feed`). A worker reads its pipe before it cla
 before an answer leaves (:class:`~dfmeta.proxy.claims.Mirror`), and :meth:`Workers.inform` waits
 until the changes are in the pipes. So a worker that is late, or hangs and continues, never answers
 a guest from outdated identities, and need not be killed for it. If the daemon is late, a worker's
-answers wait for it (:mod:`dfmeta.proxy.engines.workers.echo`).
+answers wait for it (:class:`~dfmeta.proxy.engines.workers.calls.Echo`).
 
 The daemon checks about once a second whether each worker answers; a worker that does not is killed.
 """
@@ -13,11 +13,12 @@ The daemon checks about once a second whether each worker answers; a worker that
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import Metric
@@ -29,9 +30,8 @@ from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import tell
 from dfmeta.proxy.engines.engine import Terms
-from dfmeta.proxy.engines.workers.answers import WorkerAnswers
-from dfmeta.proxy.engines.workers.pipe import Message, Pipe
-from dfmeta.proxy.engines.workers.use import SlotUse
+from dfmeta.proxy.engines.workers.calls import SlotUse, WorkerAnswers
+from dfmeta.proxy.engines.workers.pipe import Function, Message, Pipe
 from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
 from dfmeta.proxy.recent import RECENT
 from dfmeta.runtime import clock, hub, threads
@@ -67,13 +67,11 @@ failed start."""
 POLL = 0.01
 SCRAPE_TIMEOUT = 0.5
 
-Handle = Callable[["Worker", Message], None]
-
 
 class Worker:
     """The daemon's state of one worker process."""
 
-    def __init__(self, listeners: Sequence[int], handle: Handle) -> None:
+    def __init__(self, listeners: Sequence[int]) -> None:
         ours, theirs = green_socket.socketpair()
         self._rights, rights = green_socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         first, *others = listeners
@@ -86,9 +84,9 @@ class Worker:
         )
         theirs.close()
         rights.close()
-        self._prepare(process, ours, handle)
+        self._prepare(process, ours)
 
-    def _prepare(self, process: Any, sock: Any, handle: Handle) -> None:
+    def _prepare(self, process: Any, sock: Any) -> None:
         self.process = process
         self.pipe = Pipe(sock)
         self.begun = clock.now()
@@ -106,7 +104,6 @@ class Worker:
         self.used: set[SlotUse] = set()
         """Addresses that it has connections of: their slots are not evicted."""
         self.samples: metrics.Samples = {}
-        self._handle = handle
 
     @property
     def follows(self) -> bool:
@@ -118,22 +115,22 @@ class Worker:
         """See :class:`~dfmeta.proxy.feed.Follower`."""
         return self.pipe.queued
 
-    def tell(self, news: Message) -> None:
+    def tell(self, news: list[Message]) -> None:
         """See :class:`~dfmeta.proxy.feed.Follower`."""
-        self.pipe.send(news)
+        self.pipe.send("guests", news)
 
     def has(self, position: int) -> bool:
         """See :class:`~dfmeta.proxy.feed.Follower`."""
         return self.pipe.gone(position)
 
-    def run(self, device: str) -> None:
-        """Handle its messages until it ends.
+    def run(self, device: str, functions: Mapping[str, Function]) -> None:
+        """Run the functions that it calls until it ends.
 
         :param device: device that its connections are bound to.
         """
         threads.spawn_detached(self._bind, device)
         try:
-            self.pipe.run(lambda message: self._handle(self, message))
+            self.pipe.run(functions)
         except Exception as error:
             self._refuse(error)
         self.serving = False
@@ -288,13 +285,13 @@ class Workers:
     def rebind(self) -> None:
         """Notify the workers that the device was created again."""
         for worker in self._workers:
-            worker.pipe.send({"what": "rebind"})
+            worker.pipe.send("rebind")
 
     def stop(self, grace: float) -> None:
         """Make the workers stop accepting and answer their requests, within *grace* seconds."""
         self._stopping = True
         for worker in self._workers:
-            worker.pipe.send({"what": "stop", "grace": max(0.0, grace - HEAD_START)})
+            worker.pipe.send("stop", max(0.0, grace - HEAD_START))
         with threads.Timeout(grace, False):
             while self._workers:
                 threads.sleep(POLL)
@@ -310,7 +307,7 @@ class Workers:
 
     def gather(self) -> None:
         """Collect the recent requests of all workers in the daemon."""
-        self._ask_all(lambda worker: worker.pipe.ask({"what": "recent"}, SCRAPE_TIMEOUT))
+        self._ask_all(lambda worker: worker.pipe.call("recent", timeout=SCRAPE_TIMEOUT))
 
     def _ask_all(self, ask: Callable[[Worker], object]) -> None:
         """Call *ask* with all workers that answer, at the same time."""
@@ -331,7 +328,7 @@ class Workers:
         pause = PAUSE_MIN
         while not self._stopping:
             try:
-                worker = Worker([sock.fileno() for sock in self._listeners], self._handle)
+                worker = Worker([sock.fileno() for sock in self._listeners])
             except OSError as error:
                 LOG.warning("A worker cannot be started: %s; dfmeta tries again", error.strerror)
                 if self._stays(predecessor):
@@ -339,11 +336,11 @@ class Workers:
                 threads.sleep(PAUSE_MAX)
                 continue
             self._workers.append(worker)
-            worker.pipe.send({"what": "start", **self._settings()})
+            worker.pipe.send("start", self._settings())
             hub.VITAL.spawn(
                 "start of a worker", self._introduce, worker, predecessor, may_return=True
             )
-            worker.run(self._device)
+            worker.run(self._device, self._functions(worker))
             self._forget(worker)
             if worker.leaving or worker.succeeded or self._stopping:
                 return
@@ -384,7 +381,7 @@ class Workers:
     def _watch(self, worker: Worker) -> None:
         """Check a worker until its pipe is closed; kill it if it does not answer."""
         while not worker.pipe.closed:
-            asking = threads.spawn(worker.pipe.ask, {"what": "ready?"}, None)
+            asking = threads.spawn(worker.pipe.call, "ready", timeout=None)
             missed = 0
             while not asking.dead:
                 begun = clock.now()
@@ -402,16 +399,16 @@ class Workers:
     def _introduce(self, worker: Worker, predecessor: Worker | None) -> None:
         """Send all endpoints to a new worker and make it serve; changes follow in their order."""
         self._feed.introduce(worker)
-        if worker.pipe.ask({"what": "ready?"}, START_TIMEOUT) is None:
+        if worker.pipe.call("ready", timeout=START_TIMEOUT) is None:
             if not worker.pipe.closed:
                 self._end(worker, "start", f"did not start within {START_TIMEOUT:g} s")
             return
         worker.serving = worker.served = True
-        worker.pipe.send({"what": "serve"})
+        worker.pipe.send("serve")
         hub.VITAL.spawn("watch over a worker", self._watch, worker, may_return=True)
         if predecessor is not None:
             predecessor.leaving = True
-            predecessor.pipe.send({"what": "stop", "grace": DRAIN})
+            predecessor.pipe.send("stop", DRAIN)
             threads.spawn_after(DRAIN + OVERTIME, self._see_off, predecessor)
 
     def _see_off(self, worker: Worker) -> None:
@@ -427,48 +424,43 @@ class Workers:
         metrics.add(self._retired, metrics.lasting(worker.samples))
 
     def _scrape(self, worker: Worker) -> None:
-        found = worker.pipe.ask({"what": "metrics"}, SCRAPE_TIMEOUT)
-        if found is not None:
-            worker.samples = metrics.samples_from(found["samples"])
+        result = worker.pipe.call("metrics", timeout=SCRAPE_TIMEOUT)
+        if result is not None:
+            self._keep_samples(worker, result.value)
 
-    # Messages from workers
+    # Functions that a worker calls
 
-    def _handle(self, worker: Worker, message: Message) -> None:
-        match message["what"]:
-            case "use":
-                use, at = tuple(message["place"]), float(message["at"])
-                self._note_use(worker, use, used=message["used"], at=at)
-            case "samples":
-                worker.samples = metrics.samples_from(message["samples"])
-            case "accepted":
-                ACCEPTED.merge(message["ports"], self._incarnation)
-            case "recent":
-                RECENT.add(message["ports"], self._incarnation)
-            case "echo":
-                threads.spawn_detached(self._echo, worker.pipe, message)
-            case _:
-                self._answers.handle(worker.pipe, message)
+    def _functions(self, worker: Worker) -> dict[str, Function]:
+        bound = functools.partial
+        return {
+            "use": Function(bound(self._note_use, worker), list, bool, float),
+            "samples": Function(bound(self._keep_samples, worker), list),
+            "accepted": Function(lambda ports: ACCEPTED.merge(ports, self._incarnation), list),
+            "recent": Function(lambda ports: RECENT.add(ports, self._incarnation), list),
+            "echo": Function(self._echo, waits=True),
+            **self._answers.functions(),
+        }
 
-    def _echo(self, pipe: Pipe, message: Message) -> None:
-        """Answer when the worker has been told of all that the switch has sent by now."""
+    def _keep_samples(self, worker: Worker, samples: list[Any]) -> None:
+        worker.samples = metrics.samples_from(samples)
+
+    def _echo(self) -> None:
+        """Return when the worker has been sent all that the switch has reported by now."""
         self._heed()
         self._feed.flush()
-        pipe.answer(message, {})
 
     def _incarnation(self, endpoint: Endpoint) -> int | None:
         identity = self._registry.identity(endpoint)
         return None if identity is None else identity.incarnation
 
-    def _note_use(self, worker: Worker, use: SlotUse, *, used: bool, at: float) -> None:
-        ofport, vid, slot, epoch = use
+    def _note_use(self, worker: Worker, place: list[int], used: bool, at: float) -> None:
+        ofport, vid, slot, epoch = place
+        use = ofport, vid, slot, epoch
         if used is (use in worker.used):
             return
         (worker.used.add if used else worker.used.remove)(use)
         change = 1 if used else -1
         self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, change, at)
 
-    # Messages to workers
-
-    def _news(self, endpoints: Sequence[Endpoint], new: bool) -> Message:
-        told = [tell(self._registry, one, waits=not new) for one in endpoints]
-        return {"what": "guests", "guests": told}
+    def _news(self, endpoints: Sequence[Endpoint], new: bool) -> list[Message]:
+        return [tell(self._registry, endpoint, waits=not new) for endpoint in endpoints]
