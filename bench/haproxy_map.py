@@ -3,9 +3,9 @@
 The engine of dfmeta runs in this process, with a haproxy of its own, whose map has an entry for
 each guest of a registry. A guest more enters the registry (*add*), and leaves it (*delete*). After
 each, :meth:`~dfmeta.proxy.engines.haproxy.engine.Haproxy.inform` is called, as it is before a first
-SYN is sent on: the feed tells the entries, they go over the runtime interface, and haproxy confirms
-them. The time is that from the registry's change to the end of this call. Meanwhile the engine also
-reads haproxy's counters, checks that it answers, and compares the map, as it does in the daemon.
+SYN is sent on: the entries go over the runtime interface, and haproxy confirms them. The time is
+that from the registry's change to the end of this call. Meanwhile the engine also reads haproxy's
+counters, checks that it answers, and compares the map, as it does in the daemon.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from dfmeta.model import Answer, Endpoint, GuestAddress, Port
 from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.engines.haproxy.entries import Entries
 from dfmeta.proxy.engines.haproxy.handover import handover_server, listen
-from dfmeta.proxy.engines.haproxy.plan import Plan
-from dfmeta.proxy.engines.haproxy.process import Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import Plan, Program, Secrets
 from tests.harness.guest import uuid_of
 
 COUNTS = (10, 1000, ENTRIES)
@@ -73,8 +72,8 @@ def _of(count: int, changes: int) -> dict[str, list[float]]:
             _assert_entries(engine, count + 1)
             times[DELETE].append(_timed(engine, delete))
             _assert_entries(engine, count)
-        assert engine.current is not None
-        assert not engine.current.map.differs(), "haproxy's map is not the daemon's"
+        compared = engine.report(thorough=True)["map"]
+        assert [*compared.values()] == [count, 0, 0, 0], "haproxy's map is not the daemon's"
     return times
 
 

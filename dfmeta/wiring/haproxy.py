@@ -19,8 +19,8 @@ from dfmeta.identity.registry import Registry
 from dfmeta.model import HttpHost, Identity
 from dfmeta.proxy.engines.haproxy.engine import Setup
 from dfmeta.proxy.engines.haproxy.entries import Entries
-from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan
-from dfmeta.proxy.engines.haproxy.process import Secrets, descriptors_of
+from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan, Secrets
+from dfmeta.proxy.engines.haproxy.process import descriptors_of
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.runtime.threads import call_in_thread, green_socket
 from dfmeta.wiring.backends import make_app_settings, make_limits, make_rates

@@ -22,7 +22,7 @@ from dfmeta.conf.accounts import HAPROXY_ACCOUNT, account_of
 from dfmeta.errors import ConfigError
 from dfmeta.neutron.client import NeutronApi
 from dfmeta.proxy.backends.nova_requests import NovaSettings
-from dfmeta.proxy.engines.haproxy.program import Program
+from dfmeta.proxy.engines.haproxy.plan import Program
 
 if TYPE_CHECKING:
     from dfmeta.http.client import Resolve

@@ -1,7 +1,8 @@
 """Engines: the part of the proxy that accepts guests' connections and answers them.
 
-The daemon uses one engine through the interface :class:`Engine`: the daemon's own process
-(:class:`InProcess`), or worker processes (:class:`~dfmeta.proxy.engines.workers.workers.Workers`).
+The daemon uses one engine: its own process (:class:`InProcess`), worker processes
+(:class:`~dfmeta.proxy.engines.workers.workers.Workers`), or haproxy
+(:class:`~dfmeta.proxy.engines.haproxy.engine.Haproxy`).
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ class Engine(Protocol):
         ...
 
     def inform(self) -> None:
-        """Wait until every process that answers guests has the present state of the registry."""
-        ...
+        """Wait until every other process that answers guests has the present registry."""
+        return
 
     def look(self, endpoint: Endpoint) -> None:
         """Bring the registry's counts of the endpoint's connections up to date, without a wait, if
         another process has them: an address of it is about to be evicted."""
-        ...
+        return
 
     def rebind(self) -> None:
         """Continue over the device of tap-metadata after it was created again."""
@@ -62,35 +63,34 @@ class Engine(Protocol):
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics, including those of other processes."""
-        ...
+        return metrics.REGISTRY.collect()
 
     def gather(self) -> None:
-        """Collect the recent requests of all processes in :data:`~dfmeta.proxy.recent.RECENT`."""
-        ...
+        """Collect the recent requests of other processes in
+        :data:`~dfmeta.proxy.recent.RECENT`."""
+        return
 
     def stop(self, grace: float) -> None:
         """Stop accepting, answer running requests, close the rest after *grace* seconds."""
         ...
 
 
-class InProcess:
-    """The engine in the daemon's own process; see :class:`Engine`."""
-
-    serving = False
+class InProcess(Engine):
+    """The engine in the daemon's own process."""
 
     def __init__(self, server: HttpServer[Claim]) -> None:
         self._server = server
+        self._serving = False
+
+    @property
+    def serving(self) -> bool:
+        """See :class:`Engine`."""
+        return self._serving
 
     def start(self) -> None:
         """See :class:`Engine`."""
         self._server.start()
-        self.serving = True
-
-    def inform(self) -> None:
-        """Do nothing: the server uses the registry itself."""
-
-    def look(self, endpoint: Endpoint) -> None:
-        """Do nothing: the server counts its connections in the registry itself."""
+        self._serving = True
 
     def rebind(self) -> None:
         """See :class:`Engine`."""
@@ -101,13 +101,6 @@ class InProcess:
         service = self._server.service
         service.hold_timeout, service.limits = terms.hold_timeout, terms.limits
         done()
-
-    def collect(self) -> Iterable[Metric]:
-        """See :class:`Engine`."""
-        return metrics.REGISTRY.collect()
-
-    def gather(self) -> None:
-        """Do nothing: all requests are noted in this process."""
 
     def stop(self, grace: float) -> None:
         """See :class:`Engine`."""

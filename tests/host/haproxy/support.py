@@ -10,9 +10,8 @@ import eventlet
 import pytest
 from eventlet.green import socket as green_socket
 
-from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan
-from dfmeta.proxy.engines.haproxy.process import Process, Secrets
-from dfmeta.proxy.engines.haproxy.program import Program
+from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.process import Process
 from tests.core.unit.haproxy.support import GET, value
 from tests.core.unit.support import until
 from tests.core.unit.upstream import Upstream
@@ -58,7 +57,7 @@ class Loopback:
             handover=handover,
             told=self.lines.append,
         )
-        self.runtime, self.map = self.process.runtime, self.process.map
+        self.runtime, self.map = self.process.runtime, self.process.map.name
         self._present: dict[str, str] = {}
 
     def checked(self) -> Loopback:

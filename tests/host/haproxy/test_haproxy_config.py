@@ -13,9 +13,8 @@ from dfmeta.http.http1 import HeadLimits
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.engines.haproxy import process as process_module
 from dfmeta.proxy.engines.haproxy.config import IN_DOUBT, waiting
-from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan
-from dfmeta.proxy.engines.haproxy.process import Process, Secrets
-from dfmeta.proxy.engines.haproxy.program import Program
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.process import Process
 from tests.core.unit.haproxy.support import GET, PLANS, counted, value
 from tests.core.unit.support import let_hub_run, until
 from tests.core.unit.upstream import OK as ANSWER

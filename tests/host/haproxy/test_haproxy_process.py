@@ -24,8 +24,7 @@ from dfmeta.proxy.engines.haproxy import process as process_module
 from dfmeta.proxy.engines.haproxy.config import OF_ADDRESS, OF_PORT
 from dfmeta.proxy.engines.haproxy.counts import Counts, connections
 from dfmeta.proxy.engines.haproxy.entries import Entries
-from dfmeta.proxy.engines.haproxy.process import Secrets
-from dfmeta.proxy.engines.haproxy.program import Program
+from dfmeta.proxy.engines.haproxy.plan import Program, Secrets
 from dfmeta.proxy.engines.haproxy.runtime import COMMANDS, REQUEST
 from dfmeta.proxy.recent import RECENT
 from dfmeta.runtime import clock
@@ -213,7 +212,7 @@ def test_counters_and_lines_are_those_of_the_guest(
     registry.set_port(port(13))
     registry.learn(GUEST, address(), 0)
     entries = Entries(registry, lambda _one: "signed", lambda *_one: True)
-    ((_endpoint, news),) = entries.news([GUEST], True)
+    ((_endpoint, news),) = entries.batch_of([GUEST])
     (entry,) = news.values()
     (slot,) = registry.slots(GUEST).values()
     identity = registry.identity(GUEST)
@@ -224,7 +223,7 @@ def test_counters_and_lines_are_those_of_the_guest(
     pid, runtime = haproxy.process.pid, haproxy.runtime
     counts.look(pid, runtime, GUEST)
     assert slot.connections == 1
-    counts.note_all(pid, runtime)
+    counts.read(pid, runtime)
     answers = RECENT.of(GUEST, identity.incarnation)
     assert (slot.connections, answers.counts[0]) == (1, 1)
     assert ACCEPTED.of(GUEST, identity.incarnation) == 1

@@ -1,14 +1,18 @@
 """The configuration of haproxy, as text.
 
-How it works: haproxy answers only plain requests itself
-(:mod:`dfmeta.proxy.engines.haproxy.plain`), and none for the file that the daemon completes
-(:mod:`dfmeta.proxy.backends.network_data`). All other requests go to the daemon
-(:mod:`dfmeta.proxy.engines.haproxy.handover`), whose own engine answers or refuses them as it
-always does. So the rules here need not repeat the engine's.
+How it works: haproxy answers only plain requests itself, and none for the file that the daemon
+completes (:mod:`dfmeta.proxy.backends.network_data`). Plain are GET and HEAD of a path of ordinary
+characters, with no query, no body, and few and short headers, from a source address in the map. All
+other requests go to the daemon (:mod:`dfmeta.proxy.engines.haproxy.handover`), whose own engine
+answers or refuses them as it always does. So a rule here may be too strict, and never too lax: a
+request that two parsers could read in two ways is read by the stricter one.
 
 The map has one value for each source address: all that identifies a guest, separated by "|"
 (:mod:`dfmeta.proxy.engines.haproxy.entries`). A connection takes it at its beginning. haproxy
 answers a request, and lets the answer leave, only while the value is still the same.
+
+No regular expressions: haproxy compiles them to machine code, which the unit's
+MemoryDenyWriteExecute= forbids.
 
 Source: HAProxy 2.6, configuration manual, sections 3 (global), 4.2 (keywords), 5.2 (server), 7.3
 (fetching samples). Trust: all parameters come from the operator or the daemon. Nothing of a guest
@@ -24,9 +28,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from dfmeta.http.limits import CROWDED, FEW
+from dfmeta.proxy.application import ADMIN, ADMIN_TREES
 from dfmeta.proxy.backends import network_data
-from dfmeta.proxy.engines.haproxy import plain
-from dfmeta.proxy.engines.haproxy.plain import quoted
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, NovaServer, Plan
 from dfmeta.proxy.engines.haproxy.runtime import REQUEST
 
@@ -82,8 +85,6 @@ daemon's has no others. Connections are counted by them."""
 PARTS: Final = (*COUNTED, "claim", "address", "project", "instance", "signature")
 """Parts of a value of the map, in its order, and the variables of a connection that have them. The
 short ones come first: haproxy reads a value up to the part."""
-_FROM_THE_END: Final = 2
-"""Last parts that haproxy looks for from the end of the value, which is nearer."""
 IN_DOUBT: Final = "?"
 """Value of an address whose port has a number in doubt: an answer to it waits, and the daemon has
 its requests."""
@@ -116,11 +117,48 @@ _ONE_HOP: Final = ("keep-alive", "te", "trailer", "upgrade")
 _INTRODUCED: Final = "send-proxy-v2 proxy-v2-options unique-id"
 """How a connection to the daemon begins."""
 _BEGAN: Final = "acl began var(sess.claim) -m len 1:"
-"""The guest's value had a claim: to haproxy, a word beyond the last one is empty, and found."""
+"""The guest's value had a claim."""
 _SETTLE: Final = "settle"
 """Name of the action in Lua."""
 _CHANGED: Final = 500
 """Status that stands for a guest that has changed; it is answered with nothing."""
+
+
+_MARGIN: Final = 512
+"""Bytes by which a plain request is shorter than the daemon's engine allows: haproxy counts them a
+little differently."""
+_PLAIN_LINES: Final = 24
+"""Header lines of a plain request."""
+_OWN_PATHS: Final = (
+    *(f"/{name}" for name in sorted(ADMIN | ADMIN_TREES)),
+    *("/api", "/latest/api", "/dfmeta"),
+)
+"""Beginnings of paths that the daemon itself answers, and of some others."""
+_ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//", "/.")
+"""What no plain target has: a query, an escape, an absolute form (RFC 9112, 3.2.2), and what the
+daemon reads as another path or refuses: doubled slashes, and segments of dots."""
+_FORWARDED: Final = (
+    *(f"x{one}forwarded{other}for" for one in "-_" for other in "-_"),
+    *("forwarded:", "via:"),
+)
+"""Parts of the headers, in lower case, that may be a header of a proxy."""
+_ODD_NAMES: Final = (
+    "content-length",
+    "transfer-encoding",
+    "expect",
+    "upgrade",
+    ",te",
+    "trailer",
+    "x-aws-ec2-metadata-token",
+)
+"""Parts of the list of headers' names, in lower case: headers that announce a body or another
+protocol, and EC2's token. A longer name with such a part is no loss."""
+
+_PLAIN: Final = (
+    "same plain plain_version !crowded plain_host !odd plain_target !odd_target !odd_names"
+)
+"""Conditions of a plain request, which haproxy evaluates up to the first that does not hold. The
+frontend defines ``same``: the guest is still the same."""
 
 
 def map_name(given: Descriptors) -> str:
@@ -221,20 +259,17 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield "    unique-id-format %Ts.%ms%[var(sess.port)]"
     yield f"    tcp-request connection set-var(sess.who) {guests}"
     yield f"    tcp-request connection unset-var(sess.who) if {{ var(sess.who) -m str {IN_DOUBT} }}"
+    # A word beyond the last one is empty, and found.
+    for place, part in enumerate(PARTS, 1):
+        yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({place},|)"
     yield from _shares(plan)
-    for index, part in enumerate(PARTS[len(COUNTED) :], len(COUNTED) + 1):
-        left = len(PARTS) + 1 - index
-        place = -left if left <= _FROM_THE_END else index
-        end = "" if part == "claim" else " if began"
-        yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({place},|){end}"
-        if part == "claim":
-            yield f"    {_BEGAN}"
+    yield f"    {_BEGAN}"
     yield f"    tcp-request connection track-sc1 var(sess.claim) table {OF_ADDRESS} if began"
     # No request of another guest is plain.
     yield "    tcp-request connection unset-var(sess.who) unless began"
     yield f"    acl same {guests},strcmp(sess.who) eq 0"
-    yield from plain.acls(plan)
-    unless = f"unless {plain.CONDITIONS}" if plan.servers else ""
+    yield from _plain_acls(plan)
+    unless = f"unless {_PLAIN}" if plan.servers else ""
     yield f"    use_backend {DAEMON} {unless}"
     if plan.network_data_subports:
         # Too strict, so that each spelling is the daemon's.
@@ -254,7 +289,6 @@ def _shares(plan: Plan) -> Iterator[str]:
     """
     for number, (part, table) in enumerate(zip(COUNTED, (OF_PORT, OF_VM), strict=True)):
         counter, var = number * 2, f"var(sess.{part})"
-        yield f"    tcp-request connection set-var(sess.{part}) var(sess.who),word({number + 1},|)"
         yield (
             f"    tcp-request connection track-sc{counter} {var} table {table}"
             f" if {{ {var} -m found }}"
@@ -269,6 +303,39 @@ def _shares(plan: Plan) -> Iterator[str]:
     for begins, share in crowded:
         few = f"!{{ sc2_conn_cur le {share} }}"
         yield f"    tcp-request connection reject if {{ fe_conn gt {begins} }} {few}"
+
+
+def _plain_acls(plan: Plan) -> Iterator[str]:
+    """Yield the lines of the frontend that define the names in :data:`_PLAIN`."""
+    limits = plan.limits
+    yield "    acl plain method GET HEAD"
+    yield f"    acl plain_host req.fhdr(host) -m str {_quoted(plan.hosts)}"
+    yield "    acl plain_version req.ver 1.0 1.1"
+    # NUL, which haproxy 2.6 lets pass, and no pattern can have. A "%" is encoded as well.
+    yield "    acl odd req.hdrs,url_enc -m sub %00"
+    yield f"    acl odd req.hdrs -m len {max(limits.head.header - _MARGIN, 0) + 1}:"
+    if plan.refuse_forwarded:
+        yield f"    acl odd req.hdrs,lower -m sub {_quoted(_FORWARDED)}"
+    # More at a time wait for their turn in the daemon.
+    yield f"    acl crowded sc0_conn_cur gt {limits.requests_per_port}"
+    yield "    acl plain_target url -m beg /"
+    yield f"    acl odd_target url -m sub {_quoted(_ODD_IN_TARGETS)}"
+    # The list of versions is the same for each guest, so that it does not count as an answer that
+    # shows that Nova knows the guest.
+    yield "    acl odd_target url -m str /"
+    yield f"    acl odd_target path -m beg {_quoted(_OWN_PATHS)}"
+    yield f"    acl odd_target url -m len {max(limits.head.request_line - _MARGIN, 0) + 1}:"
+    yield f"    acl odd_names req.hdr_names -m sub {_quoted(_ODD_NAMES)}"
+    yield "    acl odd_names req.hdr_names -m beg te"
+    yield "    acl odd_names req.fhdr_cnt(accept) gt 1"
+    yield f"    acl odd_names req.fhdr_cnt gt {min(limits.head.lines, _PLAIN_LINES)}"
+
+
+def _quoted(patterns: Iterable[str]) -> str:
+    """Return patterns as arguments, none of which has a meaning in the configuration."""
+    # In single quotes nothing has one, and the quote itself is written in double quotes.
+    words = (f"'{one}'" if "'" not in one else f'"{one}"' for one in patterns)
+    return " ".join(words)
 
 
 def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
@@ -378,7 +445,7 @@ def _have_hosts_names(servers: Sequence[NovaServer]) -> bool:
 def _deletion(beginnings: Iterable[str]) -> Iterator[str]:
     """Yield the rules that delete all headers whose names begin in one of those ways."""
     for one in beginnings:
-        yield f"    http-request del-header {quoted([one])} -m beg"
+        yield f"    http-request del-header {_quoted([one])} -m beg"
 
 
 def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:

@@ -1,8 +1,6 @@
 """haproxy's counters under dfmeta's names.
 
 Totals (requests by status, connections) come from haproxy's statistics, and the numbers of a guest
-
-
 from its stick-tables. Only the difference to the last reading is added. haproxy writes a line about
 a failed request, so that an operator can find the guest, and no line about others.
 """
@@ -11,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from dfmeta import metrics
@@ -153,36 +151,36 @@ class Counts:
         )
 
     def read(self, pid: int, runtime: Runtime) -> None:
-        """Add everything that was counted since the last reading.
+        """Add everything that was counted since the last reading, and note the addresses in use.
 
         :raises HaproxyError: when haproxy does not answer; the next reading adds the rest.
         """
         self._read_totals(pid, runtime)
-        self._read_guests(pid, runtime)
+        addresses = runtime.table(OF_ADDRESS)
+        self._note(pid, addresses)
+        self._forget(pid, addresses)
+        now = clock.wall()
+        for token, row in addresses.items():
+            more = self._more(pid, token, _ANSWERS, row.get("gpc0", 0))
+            claim = self._claim(token) if more else None
+            if claim is not None:
+                RECENT.succeeded(claim, more, now)
+        ports = runtime.table(OF_PORT, "data.conn_cnt gt 0")
+        self._drop(pid, _PORT, ports)
+        self._add_accepted(pid, ports)
 
     def read_accepted(self, pid: int, runtime: Runtime) -> None:
         """Add the connections that were accepted of the ports that have had any of late.
 
         The daemon compares them every second with the SYNs that the switch has counted
         (:mod:`dfmeta.identity.syn_accounting`).
-        """
-        try:
-            self._add_accepted(pid, runtime.table(OF_PORT, "data.conn_rate gt 0"))
-        except HaproxyError as error:
-            LOG.debug("haproxy's connections cannot be read: %s", error)
 
-    def note_all(self, pid: int, runtime: Runtime) -> None:
-        """Note which addresses of all guests have open connections, and when each was used."""
-        try:
-            rows = runtime.table(OF_ADDRESS)
-            self._note(pid, rows)
-            self._forget(pid, rows)
-            self.read(pid, runtime)
-        except HaproxyError as error:
-            LOG.debug("haproxy's connections cannot be read: %s", error)
+        :raises HaproxyError: when haproxy does not answer.
+        """
+        self._add_accepted(pid, runtime.table(OF_PORT, "data.conn_rate gt 0"))
 
     def look(self, pid: int, runtime: Runtime, endpoint: Endpoint) -> None:
-        """Note the same of the addresses of one endpoint, at once.
+        """Note which addresses of one endpoint are in use, at once.
 
         A slot with an open connection is not evicted, and otherwise the least recently used one is.
         """
@@ -221,12 +219,11 @@ class Counts:
         for endpoint, number, epoch in self._used[pid] - known:
             self._registry.count_connections(endpoint, number, epoch, -1, now)
         self._used[pid] &= known
-        self._drop(pid, (_ANSWERS,), rows)
+        self._drop(pid, _ANSWERS, rows)
 
-    def _drop(self, pid: int, kinds: Container[str], rows: Container[str]) -> None:
+    def _drop(self, pid: int, kind: str, rows: Rows) -> None:
         """Drop the last readings of counters whose rows are gone."""
-        stale = [key for key in self._read if key[0] == pid and key[2] in kinds]
-        for key in stale:
+        for key in [key for key in self._read if key[0] == pid and key[2] == kind]:
             if key[1] not in rows:
                 del self._read[key]
 
@@ -260,14 +257,6 @@ class Counts:
             more = self._more(pid, name, outcome, _number(row, field))
             metrics.BACKEND_CONNECTIONS.labels(outcome).inc(more)
 
-    def _read_guests(self, pid: int, runtime: Runtime) -> None:
-        now = clock.wall()
-        for claim, more in self._answers(pid, runtime):
-            RECENT.succeeded(claim, more, now)
-        ports = runtime.table(OF_PORT, "data.conn_cnt gt 0")
-        self._drop(pid, (_PORT,), ports)
-        self._add_accepted(pid, ports)
-
     def _add_accepted(self, pid: int, ports: Rows) -> None:
         for token, row in ports.items():
             found = read_port_token(token)
@@ -278,13 +267,6 @@ class Counts:
             identity = self._registry.identity(endpoint)
             if more and identity is not None and identity.incarnation == incarnation:
                 ACCEPTED.add(endpoint, incarnation, more)
-
-    def _answers(self, pid: int, runtime: Runtime) -> Iterator[tuple[Claim, int]]:
-        for token, row in runtime.table(OF_ADDRESS, "data.gpc0 gt 0").items():
-            more = self._more(pid, token, _ANSWERS, row.get("gpc0", 0))
-            claim = self._claim(token) if more else None
-            if claim is not None:
-                yield claim, more
 
     def _more(self, pid: int, name: str, kind: str, value: int) -> int:
         """Return what a counter has gained since the last call for it."""

@@ -1,7 +1,7 @@
 """The engine that uses haproxy: keep one process of it, with a map that is right.
 
-How it works: haproxy has the guests' listeners and a map of the guests. The map follows the feed of
-identities, as workers do, so a first SYN is sent on only when the map has its address
+How it works: haproxy has the guests' listeners and a map of the guests. The map is a replica of the
+registry, as workers are, so a first SYN is sent on only when the map has its address
 (:mod:`dfmeta.proxy.engines.haproxy.entries`). haproxy answers plain requests itself and hands all
 others over to the daemon's own engine (:mod:`dfmeta.proxy.engines.haproxy.handover`).
 
@@ -9,13 +9,18 @@ A port never needs another process. A change of the configuration does, and so d
 was created again: the new process starts beside the old one, gets its map, and then the old one
 finishes its requests. haproxy is killed, and started again, if it does not answer or does not
 confirm a change of its map. Meanwhile connections wait in the listeners' queues.
+
+Only the daemon can ask haproxy: the runtime interface has no name. ``GET /haproxy`` has facts about
+it for the commands of an operator. Trust: the answer has numbers of entries, and no entry: an entry
+has a signature.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from prometheus_client import Metric
@@ -25,16 +30,14 @@ from dfmeta.errors import HaproxyError
 from dfmeta.http.server import HttpServer
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Endpoint
-from dfmeta.proxy.engines.engine import Terms
-from dfmeta.proxy.engines.haproxy import report
-from dfmeta.proxy.engines.haproxy.counts import Counts
+from dfmeta.proxy.engines.engine import Engine, Terms
+from dfmeta.proxy.engines.haproxy.counts import Counts, connections
 from dfmeta.proxy.engines.haproxy.entries import Entries, GuestMap
-from dfmeta.proxy.engines.haproxy.plan import Plan
-from dfmeta.proxy.engines.haproxy.process import Process, Secrets
-from dfmeta.proxy.engines.haproxy.program import Program
-from dfmeta.proxy.engines.haproxy.running import Failures, Running
-from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
+from dfmeta.proxy.engines.haproxy.plan import Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.process import Process
+from dfmeta.proxy.replicator import BATCH, SETTLE_TIMEOUT, Replicator
 from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime.hub import Turns
 from dfmeta.runtime.threads import Event, Semaphore
 
 LOG = logging.getLogger(__name__)
@@ -68,6 +71,11 @@ NOTE: Final = 5
 CHECK: Final = 30
 """Such readings after which haproxy's map is compared with the daemon's."""
 POLL: Final = 0.01
+LOOKS: Final = 3
+"""Comparisons of a map in all of which a difference must be: a change of a port takes a moment."""
+LOOK_PAUSE: Final = 0.25
+"""Seconds between two comparisons."""
+MISSING, SUPERFLUOUS, DIFFERENT = "missing", "superfluous", "different"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +89,27 @@ class Setup:
     entries: Entries
 
 
-class Haproxy:
+@dataclass(slots=True)
+class Failures:
+    """Processes that have failed since the start of the daemon."""
+
+    count: int = 0
+    """Processes that ended, or that the daemon had to kill, while they answered guests."""
+    last_at: float = 0.0
+    """Time of the last of them, in seconds since the epoch."""
+    last: str = ""
+    """What the last of them did, such as ``hangs``."""
+    start: str = ""
+    """Why the last start has failed; empty: it has not."""
+
+    def note(self, reason: metrics.HaproxyLost, fault: str) -> None:
+        """Note that a process has failed."""
+        metrics.HAPROXY_LOST.labels(reason).inc()
+        self.count += 1
+        self.last_at, self.last = clock.wall(), fault
+
+
+class Haproxy(Engine):
     """The engine; see :class:`~dfmeta.proxy.engines.engine.Engine`.
 
     :param listeners: the guests' listening sockets, which stay open here.
@@ -107,12 +135,12 @@ class Haproxy:
         self._make_setup = setup
         self._setup = setup()
         self._handover = handover(self._pids)
-        self._running: list[Running] = []
+        self._processes: list[Process] = []
         self._stopping = False
-        self._feed: Feed[GuestMap] = Feed(
+        self._replicator: Replicator[GuestMap] = Replicator(
             registry,
-            lambda endpoints, new: self._setup.entries.news(endpoints, new),
-            lambda: [one.map for one in self._running],
+            lambda endpoints, _new: self._setup.entries.batch_of(endpoints),
+            lambda: [process.map for process in self._processes],
         )
         registry.watch(self._withdraw)
         self._counts = Counts(registry, remark)
@@ -125,24 +153,25 @@ class Haproxy:
     @property
     def serving(self) -> bool:
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
-        return any(one.map.follows for one in self._running)
+        return self.current is not None
 
     def look(self, endpoint: Endpoint) -> None:
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
-        for one in self._running:
-            if one.map.follows and not one.leaving:
-                self._counts.look(one.process.pid, one.process.runtime, endpoint)
+        for process in self._accepting():
+            if process.map.serving:
+                self._counts.look(process.pid, process.runtime, endpoint)
 
     @property
-    def current(self) -> Running | None:
-        """Return the process that accepts connections, with its map; None: there is none."""
-        return next((one for one in reversed(self._running) if one.map.follows), None)
+    def current(self) -> Process | None:
+        """Return the process that accepts connections; None: there is none."""
+        serving = (process for process in reversed(self._processes) if process.map.serving)
+        return next(serving, None)
 
     def start(self) -> None:
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
         self._handover.start()
         hub.VITAL.spawn(
-            "changes for haproxy", self._feed.run, lambda: self._stopping, may_return=True
+            "changes for haproxy", self._replicator.run, lambda: self._stopping, may_return=True
         )
         hub.VITAL.spawn("keeper of haproxy", self._keep, may_return=True)
         hub.VITAL.spawn("counts of haproxy", self._count, may_return=True)
@@ -150,10 +179,10 @@ class Haproxy:
 
     def inform(self) -> None:
         """Wait until the map of haproxy has the present state of the registry."""
-        for behind in self._feed.inform():
-            for one in self._running:
-                if one.map is behind:
-                    self._end(one, "map", f"has not changed its map within {SETTLE_TIMEOUT:g} s")
+        behind = self._replicator.flush()
+        for process in list(self._processes):
+            if process.map in behind:
+                self._end(process, "map", f"has not changed its map within {SETTLE_TIMEOUT:g} s")
 
     def rebind(self) -> None:
         """Replace haproxy: its connections came in over the device that does not exist any more."""
@@ -168,7 +197,7 @@ class Haproxy:
     def collect(self) -> Iterable[Metric]:
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
         self._read_counts(self.current)
-        return metrics.REGISTRY.collect()
+        return super().collect()
 
     def gather(self) -> None:
         """Note what haproxy has answered in the recent requests."""
@@ -178,39 +207,26 @@ class Haproxy:
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
         self._stopping = True
         until = clock.now() + max(grace - HEAD_START, 0.0)
-        for one in list(self._running):
-            self._dismiss(one)
-        while self._running and clock.now() < until:
+        for process in list(self._processes):
+            self._dismiss(process)
+        while self._processes and clock.now() < until:
             threads.sleep(POLL)
-        for one in list(self._running):
-            one.process.kill()
+        for process in list(self._processes):
+            process.kill()
         self._handover.stop(min(HEAD_START, grace))
         for sock in self._listeners:
             sock.close()
 
-    def report(self, *, thorough: bool) -> dict[str, Any]:
-        """Return facts about haproxy: ``GET /haproxy``.
-
-        :param thorough: compare the map with the registry as well, in the member ``map``. Waits.
-        """
-        one = self.current
-        found = report.describe(one, self._failures)
-        if thorough:
-            found["map"] = report.compare(
-                one, lambda: report.wanted_of(self._registry, self._setup.entries)
-            )
-        return found
-
     # Processes
 
     def _pids(self) -> set[int]:
-        return {one.process.pid for one in self._running}
+        return {process.pid for process in self._processes}
 
     def _withdraw(self, endpoint: Endpoint) -> None:
         """Have haproxy answer no guest whose number is in doubt from now on."""
         if not self._registry.certain(endpoint):
-            for one in self._running:
-                one.map.withdraw(endpoint)
+            for process in self._processes:
+                process.map.withdraw(endpoint)
 
     def _keep(self) -> None:
         """Start haproxy, and start it again whenever none is left."""
@@ -226,10 +242,10 @@ class Haproxy:
             pause = PAUSE_MIN if clock.now() - begun > LIVED else min(2 * pause, PAUSE_MAX)
             threads.sleep(pause)
 
-    def _accepting(self) -> list[Running]:
-        return [one for one in self._running if not one.leaving]
+    def _accepting(self) -> list[Process]:
+        return [process for process in self._processes if not process.leaving]
 
-    def _begin(self) -> Running | None:
+    def _begin(self) -> Process | None:
         """Start a process and bring its map up to date; None: it does not start."""
         setup = self._setup
         plan = setup.plan()
@@ -246,64 +262,57 @@ class Haproxy:
             LOG.warning("haproxy cannot be started: %s; dfmeta tries again", error.strerror)
             self._failures.start = f"it cannot be started: {error.strerror}"
             return None
-        one = Running(process)
-        self._running.append(one)
+        self._processes.append(process)
         try:
-            self._bring_up(one)
+            self._bring_up(process)
         except HaproxyError as error:
             LOG.warning("%s; dfmeta starts it again. See the log lines of haproxy above", error)
             self._failures.start = str(error.fields["cause"])
-            self._forget(one)
+            self._forget(process)
             return None
         self._failures.start = ""
         LOG.info("haproxy runs with process id %d", process.pid)
-        hub.VITAL.spawn("watch over haproxy", self._watch, one, may_return=True)
-        return one
+        hub.VITAL.spawn("watch over haproxy", self._watch, process, may_return=True)
+        return process
 
-    def _bring_up(self, one: Running) -> None:
-        one.process.wait_ready()
-        threads.spawn_detached(self._run_map, one)
-        self._feed.introduce(one.map)
+    def _bring_up(self, process: Process) -> None:
+        process.wait_ready()
+        threads.spawn_detached(self._run_map, process)
+        self._replicator.add_replica(process.map)
         # From now on no guest goes on before this map has it.
-        one.map.follows = True
-        position = one.map.position
-        for _ in range(round(SETTLE_TIMEOUT / POLL)):
-            if one.map.has(position):
-                return
-            threads.sleep(POLL)
-        raise HaproxyError(cause=f"its map was not complete within {SETTLE_TIMEOUT:g} s")
+        process.map.serving = True
+        if process.map in self._replicator.flush():
+            raise HaproxyError(cause=f"its map was not complete within {SETTLE_TIMEOUT:g} s")
 
-    def _forget(self, one: Running) -> None:
-        one.map.end()
-        one.process.kill()
-        one.process.close()
-        self._running.remove(one)
-        self._counts.ended(one.process.pid)
+    def _forget(self, process: Process) -> None:
+        process.close()
+        self._processes.remove(process)
+        self._counts.ended(process.pid)
         if not self._ended.ready():
             self._ended.send()
 
-    def _run_map(self, one: Running) -> None:
+    def _run_map(self, process: Process) -> None:
         try:
-            one.map.run()
+            process.map.run()
         except HaproxyError as error:
-            self._end(one, "map", f"has not changed its map: {error}")
+            self._end(process, "map", f"has not changed its map: {error}")
 
-    def _watch(self, one: Running) -> None:
+    def _watch(self, process: Process) -> None:
         """Wait until a process ends, and kill it if it does not answer."""
-        asking = threads.spawn(self._ask, one)
-        one.process.wait()
+        asking = threads.spawn(self._ask, process)
+        process.wait()
         asking.kill()
-        if not (one.leaving or one.lost or self._stopping):
-            LOG.error("haproxy ended with status %s; it is started again", one.process.status)
-            self._failures.note("ended", f"ended with status {one.process.status}")
-        self._forget(one)
+        if not (process.leaving or process.lost or self._stopping):
+            LOG.error("haproxy ended with status %s; it is started again", process.status)
+            self._failures.note("ended", f"ended with status {process.status}")
+        self._forget(process)
 
-    def _ask(self, one: Running) -> None:
+    def _ask(self, process: Process) -> None:
         missed = 0
         while missed < HANGS:
             begun = clock.now()
             try:
-                one.process.runtime.ask("show version", timeout=ANSWER)
+                process.runtime.ask("show version", timeout=ANSWER)
                 missed, pause = 0, BEAT
             except HaproxyError:
                 took = clock.now() - begun
@@ -312,28 +321,27 @@ class Haproxy:
                 # A check that fails at once takes as long as others.
                 pause = max(ANSWER - took, 0)
             threads.sleep(pause)
-            if one.leaving:
+            if process.leaving:
                 return
-        self._end(one, "hangs", "hangs")
+        self._end(process, "hangs", "hangs")
 
-    def _end(self, one: Running, reason: metrics.HaproxyLost, fault: str) -> None:
+    def _end(self, process: Process, reason: metrics.HaproxyLost, fault: str) -> None:
         """Kill a process; its keeper starts another one."""
-        if not (one.lost or one.leaving):
-            one.lost = True
+        if not (process.lost or process.leaving):
+            process.lost = True
             self._failures.note(reason, fault)
             LOG.error(
                 "haproxy %s; it is killed and started again. If this happens again, check that the "
                 "host has enough CPU time and memory",
                 fault,
             )
-        one.process.kill()
+        process.kill()
 
     def _replace(self) -> bool:
         """Start another process, which takes over from the present one; return whether it does."""
         with self._starting:
             before = self._accepting()
-            one = self._begin()
-            if one is None:
+            if self._begin() is None:
                 LOG.error(
                     "The present haproxy continues with its former configuration; dfmeta tries "
                     "the new one again within %d s",
@@ -345,24 +353,24 @@ class Haproxy:
                 threads.spawn_after(DRAIN, self._drained, other)
             return True
 
-    def _dismiss(self, one: Running) -> None:
+    def _dismiss(self, process: Process) -> None:
         """Make a process answer its running requests and end."""
-        self._read_counts(one)
-        one.leave(lambda: self._counts.read(one.process.pid, one.process.runtime))
+        self._read_counts(process)
+        process.leave(lambda: self._counts.read(process.pid, process.runtime))
 
-    def _drained(self, one: Running) -> None:
+    def _drained(self, process: Process) -> None:
         """Kill a process that has had its time to end."""
-        if one.process.running:
-            self._read_counts(one)
-            one.process.kill()
+        if process.running:
+            self._read_counts(process)
+            process.kill()
 
     def _reload(self, done: Callable[[], None]) -> None:
         self._setup = setup = self._make_setup()
-        plan, one = setup.plan(), self.current
-        same = one is not None and one.process.runs(setup.program, plan, setup.secrets)
+        plan, process = setup.plan(), self.current
+        same = process is not None and process.runs(setup.program, plan, setup.secrets)
         replaced = not same and self._replace()
-        if one is not None and not replaced:
-            self._feed.introduce(one.map)
+        if process is not None and not replaced:
+            self._replicator.add_replica(process.map)
         if same or replaced:
             done()
 
@@ -370,15 +378,15 @@ class Haproxy:
         """Replace haproxy if the addresses of Nova's hosts change, or if a reload has failed."""
         while not self._stopping:
             threads.sleep(RESOLVE)
-            one, setup = self.current, self._setup
+            process, setup = self.current, self._setup
             plan = setup.plan()
-            if one is None:
+            if process is None:
                 continue
-            known = one.process.plan.servers
+            known = process.plan.servers
             # A resolver may change their order each time. While it is away, the known ones count.
             if not plan.servers or set(plan.servers) == set(known):
                 plan = replace(plan, servers=known)
-            if not one.process.runs(setup.program, plan, setup.secrets):
+            if not process.runs(setup.program, plan, setup.secrets):
                 LOG.info(
                     "The addresses of Nova's hosts have changed, or a reload has failed; "
                     "haproxy is replaced"
@@ -391,32 +399,130 @@ class Haproxy:
         turn = 0
         while not self._stopping:
             threads.sleep(COUNT)
-            turn, one = turn + 1, self.current
-            if one is None:
+            turn, process = turn + 1, self.current
+            if process is None:
                 continue
-            if turn % NOTE:
-                self._counts.read_accepted(one.process.pid, one.process.runtime)
-            else:
-                self._counts.note_all(one.process.pid, one.process.runtime)
-            if not turn % CHECK:
-                self._check(one)
+            try:
+                if turn % NOTE:
+                    self._counts.read_accepted(process.pid, process.runtime)
+                else:
+                    self._counts.read(process.pid, process.runtime)
+                if not turn % CHECK:
+                    self._check(process)
+            except HaproxyError as error:
+                LOG.debug("haproxy cannot be read: %s", error)
 
-    def _check(self, one: Running) -> None:
-        """Replace a haproxy whose map is not the one that it was given."""
-        try:
-            different = one.map.differs()
-        except HaproxyError as error:
-            LOG.debug("haproxy's map cannot be read: %s", error)
-            return
+    def _check(self, process: Process) -> None:
+        """Replace a haproxy whose map is not the registry's.
+
+        :raises HaproxyError: when it does not answer.
+        """
+        self.inform()
+        counts = self._compare(process)
+        different = sum(counts[kind] for kind in (MISSING, SUPERFLUOUS, DIFFERENT))
         if different:
             self._end(
-                one, "map", f"has {different} entries in its map that differ from the daemon's"
+                process, "map", f"has {different} entries in its map that differ from the daemon's"
             )
 
-    def _read_counts(self, one: Running | None) -> None:
-        if one is None:
+    def _read_counts(self, process: Process | None) -> None:
+        if process is None:
             return
         try:
-            self._counts.read(one.process.pid, one.process.runtime)
+            self._counts.read(process.pid, process.runtime)
         except HaproxyError as error:
             LOG.debug("haproxy's counters cannot be read: %s", error)
+
+    # Facts about haproxy
+
+    def report(self, *, thorough: bool) -> dict[str, Any]:
+        """Return facts about haproxy: ``GET /haproxy``.
+
+        :param thorough: compare the map with the registry as well, in the member ``map``: the
+            number of its entries, and of those that are missing, superfluous or different. Waits.
+        """
+        process = self.current
+        facts = self._describe(process)
+        if thorough:
+            try:
+                facts["map"] = None if process is None else self._compare(process)
+            except HaproxyError:
+                facts["map"] = None
+        return facts
+
+    def _describe(self, process: Process | None) -> dict[str, Any]:
+        """Return process, connections and failures; does not wait for the map."""
+        failures = self._failures
+        facts: dict[str, Any] = {
+            "pid": None,
+            "version": "",
+            "user": "",
+            "connections": None,
+            "maxconn": None,
+            "fault": failures.start,
+            "failed_replacement": "",
+            "restarts": failures.count,
+            "last_restart": _moment(failures.last_at) if failures.count else None,
+            "last_fault": failures.last,
+        }
+        if process is None:
+            return facts
+        facts |= {
+            "pid": process.pid,
+            # Until it names its own: the program may be another one since its last start.
+            "version": process.program.version,
+            "user": process.program.user,
+            "maxconn": process.plan.maxconn,
+            "fault": "",
+            "failed_replacement": failures.start,
+        }
+        try:
+            facts["version"] = process.runtime.ask("show version").strip()
+            facts["connections"] = connections(process.runtime)
+        except HaproxyError as error:
+            facts["fault"] = str(error.fields["cause"])
+        return facts
+
+    def _compare(self, process: Process) -> dict[str, int]:
+        """Compare the map of haproxy with the registry.
+
+        :returns: the number of entries, and of those that are missing, superfluous or different in
+            each of several comparisons.
+        :raises HaproxyError: when it does not answer.
+        """
+        lasting = set[tuple[str, str]]()
+        for look in range(LOOKS):
+            if look:
+                threads.sleep(LOOK_PAUSE)
+            self._replicator.flush()
+            wanted = self._wanted_entries()
+            entries = process.runtime.entries(process.map.name)
+            differences = set(_differences(wanted, entries).items())
+            lasting = lasting & differences if look else differences
+            if not lasting:
+                break
+        kinds = [kind for _key, kind in lasting]
+        counts = {kind: kinds.count(kind) for kind in (MISSING, SUPERFLUOUS, DIFFERENT)}
+        return {"entries": len(entries), **counts}
+
+    def _wanted_entries(self) -> dict[str, str]:
+        """Return the entries that the registry gives now. Yields to other greenthreads."""
+        turns, endpoints, wanted = Turns(), self._registry.endpoints(), dict[str, str]()
+        for first in range(0, len(endpoints), BATCH):
+            batch = self._setup.entries.batch_of(endpoints[first : first + BATCH])
+            for _endpoint, entries in batch:
+                wanted |= entries
+            turns.give_way()
+        return wanted
+
+
+def _differences(wanted: Mapping[str, str], entries: Mapping[str, str]) -> dict[str, str]:
+    """Return source address → kind of difference."""
+    kinds = dict.fromkeys(wanted.keys() - entries.keys(), MISSING)
+    kinds |= dict.fromkeys(entries.keys() - wanted.keys(), SUPERFLUOUS)
+    both = wanted.keys() & entries.keys()
+    return kinds | {key: DIFFERENT for key in both if wanted[key] != entries[key]}
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

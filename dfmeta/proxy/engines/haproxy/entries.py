@@ -1,9 +1,10 @@
-"""The map of one haproxy: what it should have, and what it has.
+"""The map of one haproxy: the entries that it should have, and those that it has.
 
-How it works: :meth:`GuestMap.tell` notes the entries that an endpoint should have, without waiting.
-One thread (:meth:`GuestMap.run`) brings haproxy's map to that state: few changes one by one, many
-by a new version of the whole map. A follower has a message when the map has been at that state
-(:meth:`GuestMap.has`). The state may be newer than the message: entries are states, not events.
+How it works: :meth:`GuestMap.apply` notes the entries that an endpoint should have, without
+waiting. One thread (:meth:`GuestMap.run`) brings haproxy's map to that state: few changes one by
+one, many by a new version of the whole map. A message is acknowledged when the map has been at that
+state (:meth:`GuestMap.acked`). The state may be newer than the message: entries are states, not
+events.
 
 An address without an entry is no loss: haproxy gives its requests to the daemon.
 """
@@ -35,7 +36,7 @@ AT_ONCE_TIMEOUT: Final = 0.05
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]+")
 """A value that has no meaning in haproxy's commands or in the map's value."""
 
-News = Sequence[tuple[Endpoint, dict[str, str]]]
+Batch = Sequence[tuple[Endpoint, dict[str, str]]]
 """Endpoint, and its entries: source address → value."""
 
 
@@ -65,11 +66,8 @@ def read_token(token: str) -> tuple[Endpoint, int, int, int] | None:
 
 def read_port_token(token: str) -> tuple[Endpoint, int] | None:
     """Return endpoint and incarnation of a port's token; None for another text."""
-    try:
-        ofport, vid, incarnation = map(int, token.split("."))
-    except ValueError:
-        return None
-    return Endpoint(ofport, vid), incarnation
+    claim = read_token(f"{token}.0.0")
+    return None if claim is None else claim[:2]
 
 
 class Entries:
@@ -89,7 +87,7 @@ class Entries:
         self.sign = sign
         self.plain = plain
 
-    def news(self, endpoints: Iterable[Endpoint], _new: bool) -> News:
+    def batch_of(self, endpoints: Iterable[Endpoint]) -> Batch:
         """Return the message about *endpoints*."""
         return [(endpoint, self._of(endpoint)) for endpoint in endpoints]
 
@@ -124,28 +122,27 @@ class Entries:
 
 
 class GuestMap:
-    """A follower of the feed: the map of one haproxy.
+    """The map of one haproxy; see :class:`~dfmeta.proxy.replicator.Replica`.
 
     :param name: name of the map in haproxy.
     """
 
     def __init__(self, runtime: Runtime, name: str) -> None:
+        self.name = name
         self._runtime = runtime
-        self._name = name
         self._wanted: dict[str, tuple[Endpoint, str]] = {}
-        self._of: dict[Endpoint, frozenset[str]] = {}
+        self._keys_of: dict[Endpoint, frozenset[str]] = {}
         self._present: dict[str, str] = {}
         self._dirty: set[str] = set()
         self._unsure: set[str] = set()
         """Keys whose value in haproxy may be :data:`IN_DOUBT`, until the next message has them."""
         self._at_once = 0
         """Endpoints that were withdrawn since the last message."""
-        self._told = 0
-        self._done = 0
+        self.position = 0
+        """Number of messages that were applied."""
+        self._acked = 0
         self._wake = Event()
-        self._changing = False
-        """Whether haproxy is being told of changes that :attr:`_present` does not have yet."""
-        self.follows = False
+        self.serving = False
         """Whether haproxy answers guests, so that no guest may go on before the map is right."""
         self.leaving = False
         """Whether haproxy answers its running requests and then ends."""
@@ -153,21 +150,17 @@ class GuestMap:
         """Whether haproxy is not used any more."""
 
     def __len__(self) -> int:
+        """Return the number of entries that haproxy has confirmed."""
         return len(self._present)
 
-    @property
-    def position(self) -> int:
-        """See :class:`~dfmeta.proxy.feed.Follower`; here the number of messages."""
-        return self._told
+    def acked(self, position: int) -> bool:
+        """See :class:`~dfmeta.proxy.replicator.Replica`."""
+        return self._acked >= position or self.ended
 
-    def has(self, position: int) -> bool:
-        """See :class:`~dfmeta.proxy.feed.Follower`."""
-        return self._done >= position or self.ended
-
-    def tell(self, news: News) -> None:
-        """See :class:`~dfmeta.proxy.feed.Follower`."""
-        for endpoint, entries in news:
-            for key in self._of.get(endpoint, frozenset()) - entries.keys():
+    def apply(self, batch: Batch) -> None:
+        """See :class:`~dfmeta.proxy.replicator.Replica`."""
+        for endpoint, entries in batch:
+            for key in self._keys_of.get(endpoint, frozenset()) - entries.keys():
                 # By now another endpoint may have it, or may have had it.
                 if self._wanted.get(key, (None,))[0] == endpoint:
                     del self._wanted[key]
@@ -175,10 +168,10 @@ class GuestMap:
             for key, value in entries.items():
                 self._wanted[key] = endpoint, value
                 self._dirty.add(key)
-            self._of[endpoint] = frozenset(entries)
+            self._keys_of[endpoint] = frozenset(entries)
             if not entries:
-                del self._of[endpoint]
-        self._told += 1
+                del self._keys_of[endpoint]
+        self.position += 1
         self._at_once = 0
         if not self._wake.ready():
             self._wake.send()
@@ -189,23 +182,18 @@ class GuestMap:
         The endpoint is in doubt, and the message about it follows, but the daemon may be busy until
         then. Of many at once, only the first are changed here: haproxy gets the others together.
         """
-        doubted = self._of.get(endpoint, frozenset())
-        keys = [key for key in doubted if self._present.get(key, IN_DOUBT) != IN_DOUBT]
+        present = self._keys_of.get(endpoint, frozenset()) & self._present.keys()
+        keys = [key for key in present - self._unsure if self._present[key] != IN_DOUBT]
         if not keys or self.ended or self._at_once >= AT_ONCE:
             return
         self._at_once += 1
+        # haproxy may not take it, or may take a change that is under way after it.
+        self._unsure.update(keys)
         try:
-            self._runtime.set_at_once(self._name, keys, IN_DOUBT, timeout=AT_ONCE_TIMEOUT)
+            self._runtime.set_at_once(self.name, keys, IN_DOUBT, timeout=AT_ONCE_TIMEOUT)
         except HaproxyError as error:
             self._at_once = AT_ONCE
-            self._unsure.update(keys)
             LOG.debug("%s", error)
-        else:
-            if self._changing:
-                # haproxy may take a change that is under way after this one.
-                self._unsure.update(keys)
-            else:
-                self._present.update(dict.fromkeys(keys, IN_DOUBT))
 
     def end(self) -> None:
         """Stop following."""
@@ -221,49 +209,31 @@ class GuestMap:
         while not self.ended:
             self._wake.wait()
             self._wake = Event()
-            self._changing = True
             try:
-                self._bring_up()
+                self._update()
             except HaproxyError:
                 if not self.ended:
                     raise
-            finally:
-                self._changing = False
 
-    def differs(self) -> int:
-        """Return how many entries of haproxy's map differ from those that it was given.
-
-        :raises HaproxyError: when it does not answer.
-        """
-        before = dict(self._present)
-        changing = self._changing
-        there = self._runtime.entries(self._name)
-        if changing or self._changing or self._unsure or before != self._present:
-            return 0  # the next look decides
-        return len(there.items() ^ before.items())
-
-    def _bring_up(self) -> None:
-        told, dirty = self._told, self._dirty
+    def _update(self) -> None:
+        position, dirty = self.position, self._dirty
         self._dirty = set()
-        wanted = {key: self._wanted[key][1] if key in self._wanted else None for key in dirty}
         unsure = self._unsure & dirty & self._present.keys()
         self._unsure -= dirty
-        changes = {
-            key: value
-            for key, value in wanted.items()
-            if value != self._present.get(key) or key in unsure
-        }
+        changes: dict[str, str | None] = {}
+        for key in dirty:
+            value = self._wanted[key][1] if key in self._wanted else None
+            if value != self._present.get(key) or key in unsure:
+                changes[key] = value
         if len(changes) > MANY and not self.leaving:
             everything = {key: value for key, (_endpoint, value) in self._wanted.items()}
-            self._dirty = set()
-            told = self._told
-            self._runtime.replace(self._name, everything)
+            self._runtime.replace(self.name, everything)
             self._present = everything
         elif changes:
-            self._runtime.change(self._name, self._present, changes)
+            self._runtime.change(self.name, self._present, changes)
             for key, value in changes.items():
                 if value is None:
                     self._present.pop(key, None)
                 else:
                     self._present[key] = value
-        self._done = told
+        self._acked = position

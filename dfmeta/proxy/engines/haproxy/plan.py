@@ -1,15 +1,55 @@
-"""The parameters of haproxy's configuration.
+"""The parameters of haproxy: its program and its configuration.
 
-Trust: all of them come from the operator or the daemon.
+Nothing here waits or needs the hub: the daemon and ``dfmeta doctor`` run the program in one way.
+Trust: all parameters come from the operator or the daemon.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
+from typing import Final
 
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.http.limits import Limits
+
+MODULE: Final = "dfmeta.cmd.haproxy"
+"""The program that becomes the user, gives up all privileges, and then becomes haproxy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """How haproxy is run."""
+
+    binary: str
+    """Path of the program."""
+    user: str
+    """User that it runs as if the daemon is root; empty: a user id that no other process has."""
+    version: str = ""
+    """What the program says of its version, such as ``2.6.12-1+deb12u3``."""
+    lua: bool = True
+    """Whether the program was built with Lua."""
+
+    def command(self, *arguments: str, descriptors: int) -> list[str]:
+        """Return the command that runs it; it does not run if this process has ended.
+
+        :param arguments: for haproxy.
+        :param descriptors: most descriptors that it may have open.
+        """
+        words = [self.user, str(descriptors), str(os.getpid()), self.binary, *arguments]
+        return [sys.executable, "-m", MODULE, *words]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """Contents of the files for TLS; empty: none."""
+
+    ca: bytes = b""
+    """Trusted authorities, PEM."""
+    cert: bytes = b""
+    """The client's certificate and its private key, PEM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,19 @@
 """One process of haproxy: its descriptors, its start, its log and its end.
 
 Everything that it needs comes by descriptors: the guests' listeners, which stay open in the daemon,
-the configuration and the certificates in memory (:mod:`dfmeta.proxy.engines.haproxy.memory`), the
+the configuration and the certificates in files that exist only in memory (memfd_create(2)), the
 runtime interface. So nothing secret is in a file or in the list of processes, and haproxy needs no
 path of the host. The file with the client's private key is emptied when haproxy has read it.
+
+Trust: haproxy, which runs as another user, cannot change such a file. It belongs to the daemon's
+user, has mode 0444 and is sealed (fcntl(2), "File Sealing"), and haproxy's descriptor can only
+read.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import re
@@ -16,7 +21,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from dfmeta.errors import HaproxyError
@@ -27,9 +32,9 @@ from dfmeta.proxy.engines.haproxy.config import (
     server_names,
     waiting,
 )
-from dfmeta.proxy.engines.haproxy.memory import MemoryFile, sealed
-from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan
-from dfmeta.proxy.engines.haproxy.program import Program
+from dfmeta.proxy.engines.haproxy.counts import connections
+from dfmeta.proxy.engines.haproxy.entries import GuestMap
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
 from dfmeta.runtime import threads
 from dfmeta.runtime.threads import wait_for_io
@@ -37,9 +42,12 @@ from dfmeta.runtime.throttle import Seldom, counted
 
 LOG = logging.getLogger(__name__)
 
+_SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW
+"""Seals of a file that can only be emptied."""
 READY_TIMEOUT: Final = 10.0
 """Seconds until a new process answers."""
 POLL: Final = 0.01
+LEAVE_POLL: Final = 0.05
 SPARE: Final = 512
 """Descriptors beyond those of connections: servers, listeners, checks."""
 LINES: Final = 20
@@ -57,18 +65,56 @@ _USUAL: Final = re.compile(r"Proxy \S+ stopped |Server \S+ is UP, ")
 use."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Secrets:
-    """Contents of the files for TLS; empty: none."""
+class MemoryFile:
+    """A file in memory with a content that can only be deleted.
 
-    ca: bytes = b""
-    """Trusted authorities, PEM."""
-    cert: bytes = b""
-    """The client's certificate and its private key, PEM."""
+    :param name: shown by proc(5).
+    :param seals: further seals.
+    :raises OSError: when the kernel refuses.
+    """
+
+    def __init__(self, name: str, content: bytes, *, seals: int = 0) -> None:
+        self._writable = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            with open(self._writable, "wb", closefd=False) as file:
+                file.write(content)
+            os.fchmod(self._writable, 0o444)
+            fcntl.fcntl(self._writable, fcntl.F_ADD_SEALS, _SEALS | seals)
+        except BaseException:
+            self.close()
+            raise
+
+    def reader(self) -> int:
+        """Return a new descriptor that can only read; the caller closes it."""
+        return os.open(f"/proc/self/fd/{self._writable}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def empty(self) -> None:
+        """Delete the content, for each process that has a descriptor of the file. Idempotent."""
+        if self._writable >= 0:
+            os.ftruncate(self._writable, 0)
+            self.close()
+
+    def close(self) -> None:
+        """Give up the means to empty the file. Idempotent."""
+        if self._writable >= 0:
+            os.close(self._writable)
+            self._writable = -1
+
+
+def sealed(name: str, content: bytes) -> int:
+    """Return a descriptor that reads a new file in memory, which stays as it is.
+
+    :raises OSError: when the kernel refuses.
+    """
+    file = MemoryFile(name, content, seals=fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    try:
+        return file.reader()
+    finally:
+        file.close()
 
 
 class Process:
-    """A running haproxy.
+    """A running haproxy with its map.
 
     :param listeners: the guests' listening sockets.
     :param handover: see :class:`~dfmeta.proxy.engines.haproxy.handover.Entrance`.
@@ -87,6 +133,8 @@ class Process:
         told: Callable[[str], object],
     ) -> None:
         self.program, self.plan, self.secrets = program, plan, secrets
+        self.lost = False
+        """Whether the daemon has killed it and logged that."""
         self._own_lines = Seldom(LINES)
         given: list[int] = []
         with contextlib.ExitStack() as failed_start:
@@ -127,7 +175,7 @@ class Process:
         if self.program.lua:
             text = waiting(plan, descriptors).encode("ascii")
             descriptors = replace(descriptors, waiting=_file("waiting", text, given))
-        self.map = map_name(descriptors)
+        self.map = GuestMap(self.runtime, map_name(descriptors))
         text = render(plan, descriptors).encode("ascii")
         configuration = _file("configuration", text, given)
         self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
@@ -194,11 +242,22 @@ class Process:
         finally:
             os.close(ended)
 
-    def leave(self) -> None:
-        """Make it answer running requests, close idle connections and end.
+    @property
+    def leaving(self) -> bool:
+        """Whether it answers its running requests and then ends."""
+        return self.map.leaving
 
-        Its map can still be changed.
+    def leave(self, count: Callable[[], object] = lambda: None) -> None:
+        """Make it answer running requests, close idle connections and end. Idempotent.
+
+        Its map follows until then.
+
+        :param count: reads its counters: it answers no more after its last request. It may raise
+            HaproxyError, and is then called again.
         """
+        if self.leaving:
+            return
+        self.map.leaving = True
         try:
             self.runtime.hold()
         except HaproxyError as error:
@@ -206,13 +265,30 @@ class Process:
             self.kill()
         else:
             self._signal(signal.SIGUSR1)
+        threads.spawn_detached(self._let_go, count)
+
+    def _let_go(self, count: Callable[[], object]) -> None:
+        """Close the runtime interface after the last request: haproxy would not end before."""
+        while self.running:
+            try:
+                if not connections(self.runtime):
+                    count()
+                    break
+            except HaproxyError as error:
+                # On a busy machine an answer may be late: the counts would be lost.
+                LOG.debug("%s", error)
+            threads.sleep(LEAVE_POLL)
+        self.map.end()
+        self.runtime.close()
 
     def kill(self) -> None:
         """Kill it. Idempotent."""
         self._signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Close its runtime interface, after its end."""
+        """Kill it if it runs, and close its runtime interface."""
+        self.map.end()
+        self.kill()
         self._process.wait()
         self.runtime.close()
         if self._key is not None:

@@ -1,11 +1,12 @@
 """The daemon's side of its workers: start them, send them identities, replace those that end.
 
 Each worker has the listeners and answers guests; the registry stays in the daemon. Its changes go
-to all workers (:mod:`dfmeta.proxy.feed`). A worker reads its pipe before it claims a connection and
-before an answer leaves (:class:`~dfmeta.proxy.claims.Mirror`), and :meth:`Workers.inform` waits
-until the changes are in the pipes. So a worker that is late, or hangs and continues, never answers
-a guest from outdated identities, and need not be killed for it. If the daemon is late, a worker's
-answers wait for it (:class:`~dfmeta.proxy.engines.workers.calls.Echo`).
+to all workers (:mod:`dfmeta.proxy.replicator`). A worker reads its pipe before it claims a
+connection and before an answer leaves (:class:`~dfmeta.proxy.claims.Mirror`), and
+:meth:`Workers.inform` waits until the changes are in the pipes. So a worker that is late, or hangs
+and continues, never answers a guest from outdated identities, and need not be killed for it. If the
+daemon is late, a worker's answers wait for it
+(:class:`~dfmeta.proxy.engines.workers.calls.Echo`).
 
 The daemon checks about once a second whether each worker answers; a worker that does not is killed.
 """
@@ -29,11 +30,11 @@ from dfmeta.identity.registry import Registry
 from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import tell
-from dfmeta.proxy.engines.engine import Terms
+from dfmeta.proxy.engines.engine import Engine, Terms
 from dfmeta.proxy.engines.workers.calls import SlotUse, WorkerAnswers
 from dfmeta.proxy.engines.workers.pipe import Function, Message, Pipe
-from dfmeta.proxy.feed import SETTLE_TIMEOUT, Feed
 from dfmeta.proxy.recent import RECENT
+from dfmeta.proxy.replicator import SETTLE_TIMEOUT, Replicator
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import green_socket, wait_for_io
 
@@ -106,21 +107,16 @@ class Worker:
         self.samples: metrics.Samples = {}
 
     @property
-    def follows(self) -> bool:
-        """See :class:`~dfmeta.proxy.feed.Follower`."""
-        return self.serving
-
-    @property
     def position(self) -> int:
-        """See :class:`~dfmeta.proxy.feed.Follower`."""
+        """See :class:`~dfmeta.proxy.replicator.Replica`."""
         return self.pipe.queued
 
-    def tell(self, news: list[Message]) -> None:
-        """See :class:`~dfmeta.proxy.feed.Follower`."""
-        self.pipe.send("guests", news)
+    def apply(self, batch: list[Message]) -> None:
+        """See :class:`~dfmeta.proxy.replicator.Replica`."""
+        self.pipe.send("guests", batch)
 
-    def has(self, position: int) -> bool:
-        """See :class:`~dfmeta.proxy.feed.Follower`."""
+    def acked(self, position: int) -> bool:
+        """See :class:`~dfmeta.proxy.replicator.Replica`."""
         return self.pipe.gone(position)
 
     def run(self, device: str, functions: Mapping[str, Function]) -> None:
@@ -184,7 +180,7 @@ class Worker:
             self.process.kill()
 
 
-class Workers:
+class Workers(Engine):
     """Keeps a fixed number of workers running.
 
     :param listeners: the listening sockets; they stay open here, so that their queues outlive the
@@ -217,7 +213,9 @@ class Workers:
         self._heed = heed
         self._workers: list[Worker] = []
         self._stopping = False
-        self._feed: Feed[Worker] = Feed(registry, self._news, lambda: self._workers)
+        self._replicator: Replicator[Worker] = Replicator(
+            registry, self._batch_of, lambda: self._workers
+        )
         self._retired: metrics.Samples = {}
         self._replaced: list[Callable[[], None]] = []
         """Functions to call after the next replacement."""
@@ -231,7 +229,7 @@ class Workers:
     def start(self) -> None:
         """Start all workers; see :attr:`serving`."""
         hub.VITAL.spawn(
-            "changes for the workers", self._feed.run, lambda: self._stopping, may_return=True
+            "changes for the workers", self._replicator.run, lambda: self._stopping, may_return=True
         )
         for _ in range(self._count):
             self._keep()
@@ -241,11 +239,8 @@ class Workers:
 
         A worker is killed if its pipe does not have room for it in time.
         """
-        for worker in self._feed.inform():
+        for worker in self._replicator.flush():
             self._end(worker, "full", f"has not read its messages for {SETTLE_TIMEOUT:g} s")
-
-    def look(self, endpoint: Endpoint) -> None:
-        """Do nothing: workers report each change of use, with its time."""
 
     def reload(self, terms: Terms, done: Callable[[], None]) -> None:
         """Replace all workers by new ones with the present settings.
@@ -398,7 +393,7 @@ class Workers:
 
     def _introduce(self, worker: Worker, predecessor: Worker | None) -> None:
         """Send all endpoints to a new worker and make it serve; changes follow in their order."""
-        self._feed.introduce(worker)
+        self._replicator.add_replica(worker)
         if worker.pipe.call("ready", timeout=START_TIMEOUT) is None:
             if not worker.pipe.closed:
                 self._end(worker, "start", f"did not start within {START_TIMEOUT:g} s")
@@ -447,7 +442,7 @@ class Workers:
     def _echo(self) -> None:
         """Return when the worker has been sent all that the switch has reported by now."""
         self._heed()
-        self._feed.flush()
+        self._replicator.send()
 
     def _incarnation(self, endpoint: Endpoint) -> int | None:
         identity = self._registry.identity(endpoint)
@@ -462,5 +457,5 @@ class Workers:
         change = 1 if used else -1
         self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, change, at)
 
-    def _news(self, endpoints: Sequence[Endpoint], new: bool) -> list[Message]:
+    def _batch_of(self, endpoints: Sequence[Endpoint], new: bool) -> list[Message]:
         return [tell(self._registry, endpoint, waits=not new) for endpoint in endpoints]

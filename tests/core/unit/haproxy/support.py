@@ -1,6 +1,7 @@
 """Plans, and a haproxy that a test drives: its runtime interface and its process."""
 
 import itertools
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
@@ -11,9 +12,9 @@ from eventlet.event import Event
 
 from dfmeta.errors import HaproxyError
 from dfmeta.http.limits import Limits
-from dfmeta.proxy.engines.haproxy.plan import Descriptors, NovaServer, Plan
-from dfmeta.proxy.engines.haproxy.process import Secrets
-from dfmeta.proxy.engines.haproxy.program import Program
+from dfmeta.proxy.engines.haproxy.entries import GuestMap
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, NovaServer, Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.process import Process
 from dfmeta.proxy.engines.haproxy.runtime import Changes, Rows
 from dfmeta.runtime import clock
 
@@ -89,11 +90,7 @@ class FakeRuntime:
         return "2.6.12\n"
 
     def change(self, _name: str, before: Mapping[str, str], changes: Changes) -> None:
-        assert before == self.map, "the mirror should be the map"
-        self.put(_name, before, changes)
-
-    def put(self, _name: str, _before: Mapping[str, str], changes: Changes) -> None:
-        """Change it, whatever it was taken for."""
+        assert before.keys() == self.map.keys(), "the mirror should be the map"
         self._answer("change")
         self.done.append(("change", dict(changes)))
         for key, entry in changes.items():
@@ -132,6 +129,9 @@ class FakeRuntime:
         self.asked += keys
         return {key: row for key, row in self.tables.get(name, {}).items() if key in keys}
 
+    def hold(self) -> None:
+        self._answer("hold")
+
     def close(self) -> None:
         if not self.closed.ready():
             self.closed.send()
@@ -146,7 +146,9 @@ class FakeRuntime:
 _PIDS = itertools.count(1000)
 
 
-class FakeProcess:
+class FakeProcess(Process):
+    """A process that a test drives."""
+
     def __init__(
         self,
         program: Program,
@@ -159,21 +161,27 @@ class FakeProcess:
         fault: str = "",
     ) -> None:
         self.program, self.plan, self.secrets, self.told = program, plan, secrets, told
-        self.runtime = FakeRuntime()
-        self.map, self.pid, self.began = "m", next(_PIDS), clock.now()
-        self.status: int | None = None
-        self.left = False
-        self._fault, self._end = fault, Event()
+        self.fake = FakeRuntime()
+        self.runtime: Any = self.fake
+        self.map, self.began = GuestMap(self.runtime, "m"), clock.now()
+        self.lost = False
+        self._pid, self._status = next(_PIDS), Event()
+        self._fault = fault
         assert listeners
         assert handover
         self.connections(0)
 
     @property
-    def running(self) -> bool:
-        return self.status is None
+    def pid(self) -> int:
+        return self._pid
 
-    def runs(self, *parts: Any) -> bool:
-        return (self.program, self.plan, self.secrets) == parts
+    @property
+    def running(self) -> bool:
+        return not self._status.ready()
+
+    @property
+    def status(self) -> int | None:
+        return None if self.running else int(self._status.wait())
 
     def wait_ready(self) -> None:
         if self._fault:
@@ -181,30 +189,30 @@ class FakeProcess:
             raise HaproxyError(cause=self._fault)
 
     def wait(self) -> None:
-        self._end.wait()
+        self._status.wait()
 
-    def leave(self) -> None:
-        self.left = True
-        eventlet.spawn_n(self._leave)
+    def _signal(self, number: signal.Signals) -> None:
+        if number is signal.SIGKILL:
+            self.end(-number)
+        else:
+            eventlet.spawn_n(self._leave)
 
     def _leave(self) -> None:
         # haproxy ends when its last connection does, which is the runtime interface's.
-        self.runtime.closed.wait()
+        self.fake.closed.wait()
         self.end(0)
 
-    def kill(self) -> None:
-        self.end(-9)
-
     def close(self) -> None:
+        self.map.end()
+        self.kill()
         self.runtime.close()
 
     def end(self, status: int) -> None:
-        if self.status is None:
-            self.status = status
-            self._end.send()
+        if self.running:
+            self._status.send(status)
 
     def connections(self, count: int) -> None:
-        self.runtime.rows = [{"pxname": "guests", "svname": "FRONTEND", "scur": str(count)}]
+        self.fake.rows = [{"pxname": "guests", "svname": "FRONTEND", "scur": str(count)}]
 
     def instances(self) -> list[str]:
-        return [entry.split("|")[5] for entry in self.runtime.map.values()]
+        return [entry.split("|")[5] for entry in self.fake.map.values()]

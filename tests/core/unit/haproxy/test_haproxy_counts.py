@@ -64,9 +64,6 @@ class World:
     def read(self, pid: int = PID) -> None:
         self.counts.read(pid, self.runtime)
 
-    def note(self, pid: int = PID) -> None:
-        self.counts.note_all(pid, self.runtime)
-
 
 @pytest.fixture
 def world() -> World:
@@ -168,8 +165,7 @@ def test_only_the_difference_to_the_last_reading_counts(world: World) -> None:
     world.set(OF_ADDRESS, gpc0=5)
     world.read()
     assert world.asked().counts[0] == 5
-    said = [f"{OF_ADDRESS} data.gpc0 gt 0", f"{OF_PORT} data.conn_cnt gt 0"]
-    assert world.runtime.asked[:2] == said
+    assert world.runtime.asked[:2] == [OF_ADDRESS, f"{OF_PORT} data.conn_cnt gt 0"]
     for count, total in ((1, 6), (2, 7)):
         world.set(OF_ADDRESS, gpc0=count)
         world.read()
@@ -206,18 +202,15 @@ def test_accepted_connections_are_counted_once_and_also_read_alone(world: World)
         world.read()
         world.counts.read_accepted(PID, world.runtime)
         assert ACCEPTED.of(HERE, world.incarnation) == count
-    world.runtime.fails = True
-    world.counts.read_accepted(PID, world.runtime)
-    assert ACCEPTED.of(HERE, world.incarnation) == 5
 
 
 def test_row_that_haproxy_has_forgotten_leaves_nothing(world: World) -> None:
     world.set(OF_ADDRESS, conn_cur=1, gpc0=3, exp=600_000)
     world.set(OF_PORT, conn_cnt=2)
-    world.note()
+    world.read()
     assert world.slot().connections == 1
     world.runtime.tables = {}
-    world.note()
+    world.read()
     assert world.slot().connections == 0
     world.set(OF_ADDRESS, gpc0=3)
     world.read()
@@ -250,9 +243,9 @@ def test_totals_are_under_dfmetas_names(world: World) -> None:
 
 def test_haproxy_that_does_not_answer_is_no_failure(world: World) -> None:
     world.runtime.fails = True
-    with pytest.raises(HaproxyError):
-        world.read()
-    world.note()
+    for read in (world.counts.read, world.counts.read_accepted):
+        with pytest.raises(HaproxyError):
+            read(PID, world.runtime)
     world.counts.look(PID, world.runtime, HERE)
     assert world.slot().connections == 0
 
@@ -287,17 +280,17 @@ def test_each_request_is_logged_with_debug_as_the_other_engine_logs_it(
 
 def test_slot_with_an_open_connection_is_not_idle(world: World) -> None:
     world.set(OF_ADDRESS, conn_cur=2, exp=FORGET * 1000)
-    world.note()
-    world.note()
+    world.read()
+    world.read()
     assert world.slot().connections == 1
     world.set(OF_ADDRESS, conn_cur=0, exp=FORGET * 1000)
-    world.note()
+    world.read()
     assert world.slot().connections == 0
 
 
 def test_time_of_the_last_use_is_that_of_the_row(world: World) -> None:
     world.set(OF_ADDRESS, conn_cur=0, exp=(FORGET - 10) * 1000)
-    world.note()
+    world.read()
     assert clock.now() - world.slot().last_used == pytest.approx(10.0)
 
 
@@ -305,17 +298,17 @@ def test_row_of_an_earlier_connection_does_not_end_the_wait_for_the_next(world: 
     expected = world.slot().expected_until
     assert expected > 0
     world.set(OF_ADDRESS, conn_cur=0, exp=1000)
-    world.note()
+    world.read()
     assert world.slot().expected_until == expected
     world.set(OF_ADDRESS, conn_cur=1, exp=1000)
-    world.note()
+    world.read()
     assert world.slot().expected_until == 0
 
 
 def test_connections_of_two_processes_are_added_and_end_with_theirs(world: World) -> None:
     world.set(OF_ADDRESS, conn_cur=1, exp=FORGET * 1000)
-    world.note(PID)
-    world.note(NEXT)
+    world.read(PID)
+    world.read(NEXT)
     assert world.slot().connections == 2
     world.counts.ended(PID)
     assert world.slot().connections == 1

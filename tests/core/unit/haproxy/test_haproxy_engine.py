@@ -24,9 +24,7 @@ from dfmeta.proxy.engines.haproxy import engine as engine_module
 from dfmeta.proxy.engines.haproxy.config import COUNTED, FORGET, IN_DOUBT, OF_ADDRESS, OF_PORT
 from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.engines.haproxy.entries import Entries
-from dfmeta.proxy.engines.haproxy.plan import Plan
-from dfmeta.proxy.engines.haproxy.process import Secrets
-from dfmeta.proxy.engines.haproxy.program import Program
+from dfmeta.proxy.engines.haproxy.plan import Plan, Program, Secrets
 from dfmeta.proxy.recent import RECENT
 from dfmeta.runtime import clock
 from tests.core.unit.haproxy.support import FOUR, OTHER, SIX, FakeProcess
@@ -109,7 +107,7 @@ class World:
         old.connections(1)
         self.engine.rebind()
         eventlet.sleep(0.2)
-        assert (old.left, old.running, self.process is old) == (True, True, False)
+        assert (old.leaving, old.running, self.process is old) == (True, True, False)
         return old, self.process
 
     def count(self, process: FakeProcess, answers: int) -> None:
@@ -196,7 +194,7 @@ def test_process_with_a_late_refused_or_other_map_is_replaced(
     third.runtime.refuses = set()
     eventlet.sleep(CHECKS)
     assert not third.running
-    assert "has 2 entries in its map that differ from the daemon's" in caplog.text
+    assert "has 1 entries in its map that differ from the daemon's" in caplog.text
     assert world.process.instances() == [OTHER_INSTANCE]
     assert len(world.running()) == 1
 
@@ -427,7 +425,7 @@ def test_stop_answers_running_requests_of_all_processes(world: World) -> None:
     new.connections(1)
     stopping = eventlet.spawn(world.engine.stop, 5.0)
     eventlet.sleep(1)
-    assert (old.running, new.running, new.left) == (True, True, True)
+    assert (old.running, new.running, new.leaving) == (True, True, True)
     for process in (old, new):
         process.connections(0)
     stopping.wait()

@@ -57,7 +57,7 @@ class World:
         return version in self.versions
 
     def of(self, endpoint: Endpoint = HERE) -> dict[str, str]:
-        ((named, entries),) = self.entries.news([endpoint], False)
+        ((named, entries),) = self.entries.batch_of([endpoint])
         assert named == endpoint
         return entries
 
@@ -133,7 +133,7 @@ def test_token_is_read_as_it_is_written_and_no_other_text() -> None:
     assert [read_token(text) for text in ("", "1.2.3.4", "1.2.3.4.x", "1.2.3.4.5.6")] == [None] * 4
 
 
-class Follower:
+class Replica:
     def __init__(self) -> None:
         self.runtime = FakeRuntime()
         self.map = GuestMap(self.runtime, "m")  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ class Follower:
             self.error = error
 
     def tell(self, endpoint: Endpoint, **entries: str) -> None:
-        self.map.tell([(endpoint, entries)])
+        self.map.apply([(endpoint, entries)])
 
     def settle(self) -> dict[str, str]:
         let_hub_run()
@@ -155,168 +155,147 @@ class Follower:
 
 
 @pytest.fixture
-def follower() -> Iterator[Follower]:
-    one = Follower()
+def replica() -> Iterator[Replica]:
+    one = Replica()
     yield one
     one.runtime.gate = None
     one.thread.kill()
 
 
-def test_map_follows_what_it_is_told(follower: Follower) -> None:
+def test_map_follows_what_it_is_told(replica: Replica) -> None:
     for entries in ({"a": "1", "b": "2"}, {"a": "3"}, {"a": "3"}, {}):
-        follower.tell(HERE, **entries)
-        follower.tell(THERE)
-        assert follower.settle() == entries
-        assert follower.map.has(follower.map.position), "with or without a change"
-        assert len(follower.map) == len(entries)
-    assert follower.runtime.done == [
+        replica.tell(HERE, **entries)
+        replica.tell(THERE)
+        assert replica.settle() == entries
+        assert replica.map.acked(replica.map.position), "with or without a change"
+        assert len(replica.map) == len(entries)
+    assert replica.runtime.done == [
         ("change", {"a": "1", "b": "2"}),
         ("change", {"a": "3", "b": None}),
         ("change", {"a": None}),
     ]
 
 
-def test_guest_in_doubt_is_withdrawn_at_once_until_the_next_message(follower: Follower) -> None:
-    follower.tell(HERE, a="1", b="2")
-    follower.tell(THERE, c="3")
-    follower.settle()
-    follower.map.withdraw(HERE)
-    follower.map.withdraw(HERE)
+def test_guest_in_doubt_is_withdrawn_at_once_until_the_next_message(replica: Replica) -> None:
+    replica.tell(HERE, a="1", b="2")
+    replica.tell(THERE, c="3")
+    replica.settle()
+    replica.map.withdraw(HERE)
+    replica.map.withdraw(HERE)
     doubted = {"a": IN_DOUBT, "b": IN_DOUBT}
-    assert follower.runtime.map == doubted | {"c": "3"}
-    assert follower.runtime.done[1:] == [("at once", doubted)]
-    assert follower.map.differs() == 0
-    follower.tell(THERE, c="4")
-    assert follower.settle() == doubted | {"c": "4"}
-    follower.tell(HERE, a="1")
-    assert follower.settle() == {"a": "1", "c": "4"}
+    assert replica.runtime.map == doubted | {"c": "3"}
+    assert replica.runtime.done[1:] == [("at once", doubted)]
+    replica.tell(THERE, c="4")
+    assert replica.settle() == doubted | {"c": "4"}
+    replica.tell(HERE, a="1")
+    assert replica.settle() == {"a": "1", "c": "4"}
 
 
-def test_guest_that_is_withdrawn_during_a_change_is_put_right(follower: Follower) -> None:
-    follower.tell(HERE, a="1")
-    follower.settle()
-    follower.runtime.gate = Event()
-    follower.tell(THERE, c="3")
+def test_guest_that_is_withdrawn_during_a_change_is_put_right(replica: Replica) -> None:
+    replica.tell(HERE, a="1")
+    replica.settle()
+    replica.runtime.gate = Event()
+    replica.tell(THERE, c="3")
     let_hub_run()
-    follower.map.withdraw(HERE)
-    follower.runtime.gate.send()
-    assert follower.settle() == {"a": IN_DOUBT, "c": "3"}
-    assert follower.map.differs() == 0, "the next look decides"
-    follower.runtime.change = follower.runtime.put  # type: ignore[method-assign]
-    follower.tell(HERE, a="1")
-    assert follower.settle() == {"a": "1", "c": "3"}
+    replica.map.withdraw(HERE)
+    replica.runtime.gate.send()
+    assert replica.settle() == {"a": IN_DOUBT, "c": "3"}
+    replica.tell(HERE, a="1")
+    assert replica.settle() == {"a": "1", "c": "3"}
 
 
-def test_haproxy_that_does_not_withdraw_gets_the_next_message_as_well(follower: Follower) -> None:
-    follower.tell(HERE, a="1")
-    follower.tell(THERE, c="3")
-    follower.settle()
-    follower.runtime.fails = True
-    follower.map.withdraw(HERE)
-    follower.runtime.fails = False
-    follower.map.withdraw(THERE)
-    assert follower.runtime.map == {"a": "1", "c": "3"}, "it is not asked again before"
-    follower.tell(HERE, a="1")
-    follower.settle()
-    assert follower.runtime.done[-1] == ("change", {"a": "1"})
+def test_haproxy_that_does_not_withdraw_gets_the_next_message_as_well(replica: Replica) -> None:
+    replica.tell(HERE, a="1")
+    replica.tell(THERE, c="3")
+    replica.settle()
+    replica.runtime.fails = True
+    replica.map.withdraw(HERE)
+    replica.runtime.fails = False
+    replica.map.withdraw(THERE)
+    assert replica.runtime.map == {"a": "1", "c": "3"}, "it is not asked again before"
+    replica.tell(HERE, a="1")
+    replica.settle()
+    assert replica.runtime.done[-1] == ("change", {"a": "1"})
 
 
 def test_of_many_guests_in_doubt_only_the_first_are_withdrawn_one_by_one(
-    follower: Follower,
+    replica: Replica,
 ) -> None:
     for number in range(AT_ONCE + 1):
-        follower.tell(Endpoint(number), **{f"k{number}": "1"})
-    follower.settle()
+        replica.tell(Endpoint(number), **{f"k{number}": "1"})
+    replica.settle()
     for number in range(AT_ONCE + 1):
-        follower.map.withdraw(Endpoint(number))
-    assert sorted(follower.runtime.map.values()) == ["1"] + [IN_DOUBT] * AT_ONCE
+        replica.map.withdraw(Endpoint(number))
+    assert sorted(replica.runtime.map.values()) == ["1"] + [IN_DOUBT] * AT_ONCE
 
 
-def test_key_that_moves_is_the_new_ports_in_either_order(follower: Follower) -> None:
+def test_key_that_moves_is_the_new_ports_in_either_order(replica: Replica) -> None:
     moves = [(HERE, {"b": "2"}), (THERE, {"a": "3"})]
     for order, at_once in itertools.product((moves, moves[::-1]), (True, False)):
-        follower.tell(HERE, a="1", b="2")
-        follower.settle()
+        replica.tell(HERE, a="1", b="2")
+        replica.settle()
         for endpoint, entries in order:
-            follower.tell(endpoint, **entries)
+            replica.tell(endpoint, **entries)
             if not at_once:
-                follower.settle()
-        assert follower.settle() == {"a": "3", "b": "2"}
-        follower.tell(THERE)
-        assert follower.settle() == {"b": "2"}
+                replica.settle()
+        assert replica.settle() == {"a": "3", "b": "2"}
+        replica.tell(THERE)
+        assert replica.settle() == {"b": "2"}
 
 
-def test_many_changes_replace_the_map_and_few_do_not(follower: Follower) -> None:
+def test_many_changes_replace_the_map_and_few_do_not(replica: Replica) -> None:
     few = {f"k{number}": "1" for number in range(MANY)}
-    follower.tell(HERE, **few)
-    follower.settle()
-    assert [kind for kind, _entries in follower.runtime.done] == ["change"]
+    replica.tell(HERE, **few)
+    replica.settle()
+    assert [kind for kind, _entries in replica.runtime.done] == ["change"]
     many = {f"m{number}": "1" for number in range(MANY + 1)}
-    follower.tell(THERE, **many)
-    assert follower.settle() == few | many
-    assert follower.runtime.done[1] == ("replace", few | many)
-    assert len(follower.map) == 2 * MANY + 1
-    follower.map.leaving = True
-    follower.tell(HERE, **{f"l{number}": "1" for number in range(MANY + 1)})
-    follower.settle()
-    assert follower.runtime.done[-1][0] == "change", "a haproxy that leaves takes no new version"
+    replica.tell(THERE, **many)
+    assert replica.settle() == few | many
+    assert replica.runtime.done[1] == ("replace", few | many)
+    assert len(replica.map) == 2 * MANY + 1
+    replica.map.leaving = True
+    replica.tell(HERE, **{f"l{number}": "1" for number in range(MANY + 1)})
+    replica.settle()
+    assert replica.runtime.done[-1][0] == "change", "a haproxy that leaves takes no new version"
 
 
-def test_position_is_reached_when_haproxy_has_confirmed_it(follower: Follower) -> None:
-    follower.runtime.gate = Event()
-    follower.tell(HERE, a="1")
-    first = follower.map.position
+def test_position_is_reached_when_haproxy_has_confirmed_it(replica: Replica) -> None:
+    replica.runtime.gate = Event()
+    replica.tell(HERE, a="1")
+    first = replica.map.position
     let_hub_run()
-    follower.tell(HERE, a="2")
-    second = follower.map.position
-    assert not follower.map.has(first)
-    gate, follower.runtime.gate = follower.runtime.gate, Event()
+    replica.tell(HERE, a="2")
+    second = replica.map.position
+    assert not replica.map.acked(first)
+    gate, replica.runtime.gate = replica.runtime.gate, Event()
     gate.send()
     let_hub_run()
-    assert follower.map.has(first)
-    assert not follower.map.has(second)
-    follower.runtime.gate.send()
-    assert follower.settle() == {"a": "2"}
-    assert follower.map.has(second)
+    assert replica.map.acked(first)
+    assert not replica.map.acked(second)
+    replica.runtime.gate.send()
+    assert replica.settle() == {"a": "2"}
+    assert replica.map.acked(second)
 
 
 def test_map_that_has_ended_keeps_no_guest_waiting_and_one_that_failed_does(
-    follower: Follower,
+    replica: Replica,
 ) -> None:
-    follower.runtime.gate = Event()
-    follower.runtime.fails = True
-    follower.tell(HERE, a="1")
+    replica.runtime.gate = Event()
+    replica.runtime.fails = True
+    replica.tell(HERE, a="1")
     let_hub_run()
-    follower.map.end()
-    assert follower.map.has(follower.map.position)
-    follower.runtime.gate.send()
+    replica.map.end()
+    assert replica.map.acked(replica.map.position)
+    replica.runtime.gate.send()
     let_hub_run()
-    assert follower.error is None
-    assert follower.thread.dead
-    unconfirmed = Follower()
+    assert replica.error is None
+    assert replica.thread.dead
+    unconfirmed = Replica()
     unconfirmed.runtime.fails = True
     unconfirmed.tell(HERE, a="1")
     let_hub_run()
     assert unconfirmed.error is not None
-    assert not unconfirmed.map.has(unconfirmed.map.position)
-
-
-def test_what_differs_in_haproxy_is_counted(follower: Follower) -> None:
-    follower.tell(HERE, a="1", b="2")
-    follower.settle()
-    assert follower.map.differs() == 0
-    follower.runtime.map = {"a": "1", "b": "3", "c": "4"}
-    assert follower.map.differs() == 3
-    before = {"a": "1"}
-
-    def change_first(_name: str) -> dict[str, str]:
-        follower.runtime.map = {"a": "1", "b": "2"}
-        follower.tell(HERE, a="2")
-        follower.settle()
-        return before
-
-    follower.runtime.entries = change_first  # type: ignore[method-assign]
-    assert follower.map.differs() == 0, "it changes meanwhile"
+    assert not unconfirmed.map.acked(unconfirmed.map.position)
 
 
 LOCAL = "127.0.0.1"

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dfmeta.proxy.engines.haproxy.memory import MemoryFile, sealed
+from dfmeta.proxy.engines.haproxy.process import MemoryFile, sealed
 
 
 def read(descriptor: int) -> bytes:

@@ -18,9 +18,8 @@ from dfmeta.errors import HaproxyError
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.engines.haproxy import process as process_module
 from dfmeta.proxy.engines.haproxy.config import render, server_names, waiting
-from dfmeta.proxy.engines.haproxy.plan import Plan
-from dfmeta.proxy.engines.haproxy.process import Process, Secrets
-from dfmeta.proxy.engines.haproxy.program import Program
+from dfmeta.proxy.engines.haproxy.plan import Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.process import Process
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import QUIET
 from tests.core.unit.haproxy.support import FOUR, GIVEN, OTHER, PLANS, SIX
@@ -142,7 +141,12 @@ class Started:
                 self.files[name.split()[0]] = os.pread(one, 1 << 20, 0)
             if "dfmeta-cert" in name:
                 self.key = os.dup(one)
-        return SimpleNamespace(pid=7, poll=lambda: self.status, wait=lambda: self.status)
+        return SimpleNamespace(
+            pid=7,
+            poll=lambda: self.status,
+            wait=lambda: self.status,
+            send_signal=lambda _number: None,
+        )
 
     def _ask(self, command: str, *, timeout: float = 0.0) -> str:
         self.commands.append(command)

@@ -243,6 +243,6 @@ def test_entries_are_signed_as_nova_expects(conf: Conf) -> None:
     registry = Registry()
     registry.set_port(port(13))
     registry.learn(HERE, address(), 0)
-    ((_endpoint, entries),) = haproxy.make_setup(conf(), registry).entries.news([HERE], True)
+    ((_endpoint, entries),) = haproxy.make_setup(conf(), registry).entries.batch_of([HERE])
     signature = hmac.new(b"a secret", INSTANCE.encode(), hashlib.sha256).hexdigest()
     assert [said.split("|")[4:] for said in entries.values()] == [[PROJECT, INSTANCE, signature]]
