@@ -273,6 +273,11 @@ def result_of(answer: Answer, **more: object) -> Result:
 
 def answer_of(result: Result) -> Answer:
     """Return the answer of :func:`result_of`."""
-    fields = result.value["answer"]
-    headers = tuple((name, value) for name, value in fields["headers"])
-    return Answer(**{**fields, "headers": headers, "body": result.body})
+    message = result.value["answer"]
+    return Answer(
+        message["status"],
+        result.body,
+        content_type=message["content_type"],
+        headers=tuple((name, value) for name, value in message["headers"]),
+        known=message["known"],
+    )
