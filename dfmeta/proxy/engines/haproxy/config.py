@@ -89,9 +89,6 @@ IN_DOUBT: Final = "?"
 """Value of an address whose port has a number in doubt: an answer to it waits, and the daemon has
 its requests."""
 
-_OPENSTACK: Final = (f"{string.ascii_lowercase}{string.digits}", f"{string.ascii_uppercase}-._~")
-"""Characters that may follow /openstack/ in a plain path, a line of patterns each: haproxy reads at
-most 64 words of a line."""
 _IN_SERVERS: Final = frozenset(string.ascii_letters + string.digits + ".:_-")
 """Characters of a server's name (haproxy's configuration manual, 2.2)."""
 _COMMON: Final = ("accept-", "c", "h", "u", "x")
@@ -275,10 +272,10 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
         # Too strict, so that each spelling is the daemon's.
         yield f"    use_backend {DAEMON} if {{ path -m sub {network_data.LAST} }}"
     if plan.timeout_answer == "auto":
-        # All paths below /openstack/, but for that itself.
-        for some in _OPENSTACK:
-            yield f"    acl openstack path_beg {' '.join(f'/openstack/{one}' for one in some)}"
-        yield f"    use_backend {NOVA_CLOSES} if openstack"
+        # A version, or a path below one.
+        yield "    acl version path -m beg /openstack/"
+        yield "    acl versions path -m str /openstack/"
+        yield f"    use_backend {NOVA_CLOSES} if version !versions"
     yield f"    default_backend {NOVA_CLOSES if plan.timeout_answer == 'close' else NOVA}"
 
 

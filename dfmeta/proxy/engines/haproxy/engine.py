@@ -17,8 +17,9 @@ has a signature.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -35,9 +36,8 @@ from dfmeta.proxy.engines.haproxy.counts import Counts, connections
 from dfmeta.proxy.engines.haproxy.entries import Entries, GuestMap
 from dfmeta.proxy.engines.haproxy.plan import Plan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.process import Process
-from dfmeta.proxy.replicator import BATCH, SETTLE_TIMEOUT, Replicator
+from dfmeta.proxy.replicator import SETTLE_TIMEOUT, Replicator
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.hub import Turns
 from dfmeta.runtime.threads import Event, Semaphore
 
 LOG = logging.getLogger(__name__)
@@ -71,11 +71,6 @@ NOTE: Final = 5
 CHECK: Final = 30
 """Such readings after which haproxy's map is compared with the daemon's."""
 POLL: Final = 0.01
-LOOKS: Final = 3
-"""Comparisons of a map in all of which a difference must be: a change of a port takes a moment."""
-LOOK_PAUSE: Final = 0.25
-"""Seconds between two comparisons."""
-MISSING, SUPERFLUOUS, DIFFERENT = "missing", "superfluous", "different"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,13 +412,17 @@ class Haproxy(Engine):
 
         :raises HaproxyError: when it does not answer.
         """
-        self.inform()
-        counts = self._compare(process)
-        different = sum(counts[kind] for kind in (MISSING, SUPERFLUOUS, DIFFERENT))
+        counts = process.map.compare(self._wanted_entries)
+        different = sum(counts.values()) - counts["entries"]
         if different:
             self._end(
                 process, "map", f"has {different} entries in its map that differ from the daemon's"
             )
+
+    def _wanted_entries(self) -> dict[str, str]:
+        """Return all entries that the registry gives now, when haproxy has confirmed them."""
+        self._replicator.flush()
+        return self._setup.entries.all()
 
     def _read_counts(self, process: Process | None) -> None:
         if process is None:
@@ -444,10 +443,10 @@ class Haproxy(Engine):
         process = self.current
         facts = self._describe(process)
         if thorough:
-            try:
-                facts["map"] = None if process is None else self._compare(process)
-            except HaproxyError:
-                facts["map"] = None
+            facts["map"] = None
+            with contextlib.suppress(HaproxyError):
+                if process is not None:
+                    facts["map"] = process.map.compare(self._wanted_entries)
         return facts
 
     def _describe(self, process: Process | None) -> dict[str, Any]:
@@ -482,46 +481,6 @@ class Haproxy(Engine):
         except HaproxyError as error:
             facts["fault"] = str(error.fields["cause"])
         return facts
-
-    def _compare(self, process: Process) -> dict[str, int]:
-        """Compare the map of haproxy with the registry.
-
-        :returns: the number of entries, and of those that are missing, superfluous or different in
-            each of several comparisons.
-        :raises HaproxyError: when it does not answer.
-        """
-        lasting = set[tuple[str, str]]()
-        for look in range(LOOKS):
-            if look:
-                threads.sleep(LOOK_PAUSE)
-            self._replicator.flush()
-            wanted = self._wanted_entries()
-            entries = process.runtime.entries(process.map.name)
-            differences = set(_differences(wanted, entries).items())
-            lasting = lasting & differences if look else differences
-            if not lasting:
-                break
-        kinds = [kind for _key, kind in lasting]
-        counts = {kind: kinds.count(kind) for kind in (MISSING, SUPERFLUOUS, DIFFERENT)}
-        return {"entries": len(entries), **counts}
-
-    def _wanted_entries(self) -> dict[str, str]:
-        """Return the entries that the registry gives now. Yields to other greenthreads."""
-        turns, endpoints, wanted = Turns(), self._registry.endpoints(), dict[str, str]()
-        for first in range(0, len(endpoints), BATCH):
-            batch = self._setup.entries.batch_of(endpoints[first : first + BATCH])
-            for _endpoint, entries in batch:
-                wanted |= entries
-            turns.give_way()
-        return wanted
-
-
-def _differences(wanted: Mapping[str, str], entries: Mapping[str, str]) -> dict[str, str]:
-    """Return source address → kind of difference."""
-    kinds = dict.fromkeys(wanted.keys() - entries.keys(), MISSING)
-    kinds |= dict.fromkeys(entries.keys() - wanted.keys(), SUPERFLUOUS)
-    both = wanted.keys() & entries.keys()
-    return kinds | {key: DIFFERENT for key in both if wanted[key] != entries[key]}
 
 
 def _moment(seconds: float) -> str:

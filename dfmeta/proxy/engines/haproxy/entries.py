@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from dfmeta.errors import HaproxyError
@@ -23,6 +23,9 @@ from dfmeta.identity.slots import Slot
 from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.engines.haproxy.config import COUNTED, IN_DOUBT, PARTS
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
+from dfmeta.proxy.replicator import BATCH
+from dfmeta.runtime import threads
+from dfmeta.runtime.hub import Turns
 from dfmeta.runtime.threads import Event
 
 LOG = logging.getLogger(__name__)
@@ -33,6 +36,10 @@ AT_ONCE: Final = 32
 """Endpoints whose entries are changed at once, before the next message."""
 AT_ONCE_TIMEOUT: Final = 0.05
 """Seconds that haproxy has for such a change; the daemon waits for it."""
+LOOKS: Final = 3
+"""Comparisons of a map in all of which a difference must be: a change of a port takes a moment."""
+LOOK_PAUSE: Final = 0.25
+"""Seconds between two comparisons."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]+")
 """A value that has no meaning in haproxy's commands or in the map's value."""
 
@@ -90,6 +97,15 @@ class Entries:
     def batch_of(self, endpoints: Iterable[Endpoint]) -> Batch:
         """Return the message about *endpoints*."""
         return [(endpoint, self._of(endpoint)) for endpoint in endpoints]
+
+    def all(self) -> dict[str, str]:
+        """Return all entries. Yields to other greenthreads."""
+        turns, endpoints, found = Turns(), self._registry.endpoints(), dict[str, str]()
+        for first in range(0, len(endpoints), BATCH):
+            for _endpoint, entries in self.batch_of(endpoints[first : first + BATCH]):
+                found |= entries
+            turns.give_way()
+        return found
 
     def _of(self, endpoint: Endpoint) -> dict[str, str]:
         identity = self._registry.identity(endpoint)
@@ -214,6 +230,32 @@ class GuestMap:
             except HaproxyError:
                 if not self.ended:
                     raise
+
+    def compare(self, wanted_entries: Callable[[], Mapping[str, str]]) -> dict[str, int]:
+        """Compare haproxy's map with the entries that it should have. Waits.
+
+        :returns: the number of entries, and of those that are missing, superfluous or different in
+            each of several comparisons.
+        :raises HaproxyError: when it does not answer.
+        """
+        lasting = set[tuple[str, str]]()
+        for look in range(LOOKS):
+            if look:
+                threads.sleep(LOOK_PAUSE)
+            wanted, entries = wanted_entries(), self._runtime.entries(self.name)
+            missing, superfluous = wanted.keys() - entries.keys(), entries.keys() - wanted.keys()
+            both = wanted.keys() & entries.keys()
+            differences = {
+                *((key, "missing") for key in missing),
+                *((key, "superfluous") for key in superfluous),
+                *((key, "different") for key in both if wanted[key] != entries[key]),
+            }
+            lasting = lasting & differences if look else differences
+            if not lasting:
+                break
+        kinds = [kind for _key, kind in lasting]
+        counts = {kind: kinds.count(kind) for kind in ("missing", "superfluous", "different")}
+        return {"entries": len(entries), **counts}
 
     def _update(self) -> None:
         position, dirty = self.position, self._dirty

@@ -98,7 +98,7 @@ def test_options_have_their_lines() -> None:
         (PLANS["503"], "default_backend nova\n"),
         (PLANS["close"], "default_backend nova_closes\n"),
         (PLANS["no server"], "use_backend daemon \n"),
-        (PLANS["plain"], "use_backend nova_closes if openstack"),
+        (PLANS["plain"], "use_backend nova_closes if version !versions"),
     ):
         text = render(plan, GIVEN)
         assert [line for line in lines if line not in text] == []
