@@ -10,6 +10,8 @@ import eventlet
 import pytest
 from eventlet.green import socket as green_socket
 
+from dfmeta.identity.registry import Registry
+from dfmeta.proxy.engines.haproxy.counts import Counts
 from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.process import Process
 from tests.core.unit.haproxy.support import GET, value
@@ -36,6 +38,19 @@ def server(upstream: Upstream) -> NovaServer:
     )
 
 
+class Lines(Counts):
+    """Keeps lines about requests instead of counting them."""
+
+    def __init__(self) -> None:
+        super().__init__(Registry())
+        self.lines: list[str] = []
+
+    def failed(self, line: str) -> None:
+        self.lines.append(line)
+
+    request = failed
+
+
 class Loopback:
     """A haproxy with a listener on loopback, whose guests are in the map by hand."""
 
@@ -47,7 +62,8 @@ class Loopback:
         program: Program = PROGRAM,
         handover: int = NOTHING,
     ) -> None:
-        self.lines: list[str] = []
+        kept = Lines()
+        self.lines = kept.lines
         self._listener = eventlet.listen((HERE, 0))
         self.process = Process(
             program,
@@ -55,7 +71,7 @@ class Loopback:
             secrets,
             listeners=[self._listener],
             handover=handover,
-            told=self.lines.append,
+            counts=kept,
         )
         self.runtime, self.map = self.process.runtime, self.process.map.name
         self._present: dict[str, str] = {}

@@ -22,7 +22,7 @@ from tests.core.unit.upstream import Asked, Upstream, hang
 from tests.harness.agent import HAPROXY
 from tests.harness.certificates import Authority
 from tests.harness.netns import ROOT
-from tests.host.haproxy.support import HERE, OK, PROGRAM, Loopback, server
+from tests.host.haproxy.support import HERE, OK, PROGRAM, Lines, Loopback, server
 
 Known = Callable[..., Loopback]
 OPENSTACK = "/openstack/latest/meta_data.json"
@@ -61,7 +61,7 @@ def test_haproxy_accepts_each_plan_without_a_warning(
 
     def accepted(plan: Plan, secrets: Secrets = own, program: Program = checking) -> bool:
         caplog.clear()
-        process = Process(program, plan, secrets, listeners=[listener], handover=0, told=print)
+        process = Process(program, plan, secrets, listeners=[listener], handover=0, counts=Lines())
         process.wait()
         let_hub_run()  # for the end of the lines
         process.close()

@@ -220,10 +220,10 @@ def test_counters_and_lines_are_those_of_the_guest(
     haproxy.put(entry)
     guest = haproxy.connect()
     assert haproxy.ask(guest=guest).startswith(OK)
-    pid, runtime = haproxy.process.pid, haproxy.runtime
-    counts.look(pid, runtime, GUEST)
+    runtime = haproxy.runtime
+    counts.look(runtime, GUEST)
     assert slot.connections == 1
-    counts.read(pid, runtime)
+    counts.read(runtime)
     answers = RECENT.of(GUEST, identity.incarnation)
     assert (slot.connections, answers.counts[0]) == (1, 1)
     assert ACCEPTED.of(GUEST, identity.incarnation) == 1
@@ -236,7 +236,7 @@ def test_counters_and_lines_are_those_of_the_guest(
     assert answers.counts == [1, 0, 1, 0, 0]
     guest.close()
     until(lambda: connections(runtime) == 0, "the end of the connection")
-    counts.look(pid, runtime, GUEST)
+    counts.look(runtime, GUEST)
     assert slot.connections == 0
     debug = loopback(server(upstream), debug=True)
     debug.put(entry)

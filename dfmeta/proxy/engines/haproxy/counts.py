@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
 from dfmeta import metrics
@@ -49,12 +49,8 @@ OUTCOMES: Final[Mapping[Literal["opened", "reused", "failed"], str]] = {
 CLASSES: Final[tuple[metrics.StatusClass, ...]] = ("2xx", "3xx", "4xx", "5xx")
 AT_ONCE: Final = 0.05
 """Seconds that haproxy has to tell the connections of one port; the daemon waits for it."""
-_ANSWERS: Final = "answers"
-"""Counter of an address."""
 _DENIED: Final = "dcon"
 """haproxy's counter of connections that it has refused."""
-_PORT: Final = "connections"
-"""Counter of a port."""
 _LINE: Final = re.compile(r"([0-9.]+|-) ([0-9]{3}) (\S+) (\S+) (\S*)")
 _UNREADABLE: Final = "<BADREQ>"
 """Instead of the path of a request that haproxy could not read."""
@@ -73,8 +69,12 @@ _OWN: Final = "P"
 """First letter of the state of a request whose answer haproxy has refused."""
 
 
+SlotUse = tuple[Endpoint, int, int]
+"""Endpoint, slot and epoch of an address."""
+
+
 class Counts:
-    """Reads the counters of haproxy's processes, and its lines about requests.
+    """Reads the counters of one process of haproxy, and its lines about requests.
 
     :param remark: see :meth:`~dfmeta.proxy.application.Application.report_fault`.
     """
@@ -87,10 +87,13 @@ class Counts:
         self._registry = registry
         self._remark = remark
         self._seldom = Seldom()
-        self._read: dict[tuple[int, str, str], int] = {}
-        """Process id, name and kind of a counter → its value at the last reading."""
-        self._used: dict[int, set[tuple[Endpoint, int, int]]] = {}
-        """Process id → the addresses of which it had connections: endpoint, slot, epoch."""
+        self._totals: dict[str, int] = {}
+        self._answers: dict[str, int] = {}
+        self._accepted: dict[str, int] = {}
+        """Name of a counter, token of an address, token of a port → the value at the last
+        reading."""
+        self._used: set[SlotUse] = set()
+        """The addresses of which it had connections."""
 
     def failed(self, line: str) -> None:
         """Note a failed request; *line* is haproxy's, see ``log-format`` in its configuration."""
@@ -150,26 +153,28 @@ class Counts:
             timing=Timing(0.0, waited / 1000, asked / 1000, "nova"),
         )
 
-    def read(self, pid: int, runtime: Runtime) -> None:
+    def read(self, runtime: Runtime) -> None:
         """Add everything that was counted since the last reading, and note the addresses in use.
 
         :raises HaproxyError: when haproxy does not answer; the next reading adds the rest.
         """
-        self._read_totals(pid, runtime)
+        self._read_totals(runtime.statistics())
         addresses = runtime.table(OF_ADDRESS)
-        self._note(pid, addresses)
-        self._forget(pid, addresses)
+        # haproxy forgets only addresses without a connection.
+        for use in self._used - self._note(addresses):
+            self._count(use, False, clock.now())
+        _drop(self._answers, addresses)
         now = clock.wall()
         for token, row in addresses.items():
-            more = self._more(pid, token, _ANSWERS, row.get("gpc0", 0))
-            claim = self._claim(token) if more else None
+            gain = _gain(self._answers, token, row.get("gpc0", 0))
+            claim = self._claim(token) if gain else None
             if claim is not None:
-                RECENT.succeeded(claim, more, now)
+                RECENT.succeeded(claim, gain, now)
         ports = runtime.table(OF_PORT, "data.conn_cnt gt 0")
-        self._drop(pid, _PORT, ports)
-        self._add_accepted(pid, ports)
+        _drop(self._accepted, ports)
+        self._add_accepted(ports)
 
-    def read_accepted(self, pid: int, runtime: Runtime) -> None:
+    def read_accepted(self, runtime: Runtime) -> None:
         """Add the connections that were accepted of the ports that have had any of late.
 
         The daemon compares them every second with the SYNs that the switch has counted
@@ -177,9 +182,9 @@ class Counts:
 
         :raises HaproxyError: when haproxy does not answer.
         """
-        self._add_accepted(pid, runtime.table(OF_PORT, "data.conn_rate gt 0"))
+        self._add_accepted(runtime.table(OF_PORT, "data.conn_rate gt 0"))
 
-    def look(self, pid: int, runtime: Runtime, endpoint: Endpoint) -> None:
+    def look(self, runtime: Runtime, endpoint: Endpoint) -> None:
         """Note which addresses of one endpoint are in use, at once.
 
         A slot with an open connection is not evicted, and otherwise the least recently used one is.
@@ -193,87 +198,68 @@ class Counts:
             for number, slot in slots
         ]
         try:
-            self._note(pid, runtime.rows_at_once(OF_ADDRESS, tokens, timeout=AT_ONCE))
+            self._note(runtime.rows_at_once(OF_ADDRESS, tokens, timeout=AT_ONCE))
         except HaproxyError as error:
             LOG.debug("haproxy's connections cannot be read: %s", error)
 
-    def _note(self, pid: int, rows: Rows) -> None:
-        used, now = self._used.setdefault(pid, set()), clock.now()
-        for token, row in rows.items():
-            found = read_token(token)
-            if found is None:
-                continue
-            endpoint, _incarnation, number, epoch = found
-            # haproxy forgets an address after a time without a request.
-            last = now - max(FORGET - row.get("exp", 0) / 1000, 0.0)
-            one, uses = (endpoint, number, epoch), row.get("conn_cur", 0) > 0
-            change = int(uses) - int(one in used)
-            (used.add if uses else used.discard)(one)
-            self._registry.count_connections(endpoint, number, epoch, change, last)
-
-    def _forget(self, pid: int, rows: Rows) -> None:
-        """Forget the addresses that haproxy has forgotten: they have no connection."""
-        there = {found for token in rows if (found := read_token(token)) is not None}
-        known = {(endpoint, number, epoch) for endpoint, _guest, number, epoch in there}
-        now = clock.now()
-        for endpoint, number, epoch in self._used[pid] - known:
-            self._registry.count_connections(endpoint, number, epoch, -1, now)
-        self._used[pid] &= known
-        self._drop(pid, _ANSWERS, rows)
-
-    def _drop(self, pid: int, kind: str, rows: Rows) -> None:
-        """Drop the last readings of counters whose rows are gone."""
-        for key in [key for key in self._read if key[0] == pid and key[2] == kind]:
-            if key[1] not in rows:
-                del self._read[key]
-
-    def ended(self, pid: int) -> None:
-        """Note the end of a process."""
-        now = clock.now()
-        for endpoint, number, epoch in self._used.pop(pid, set()):
-            self._registry.count_connections(endpoint, number, epoch, -1, now)
-        for key in [key for key in self._read if key[0] == pid]:
-            del self._read[key]
+    def ended(self) -> None:
+        """Note the end of the process."""
+        for use in set(self._used):
+            self._count(use, False, clock.now())
         metrics.CONNECTIONS.set(0)
 
-    def _read_totals(self, pid: int, runtime: Runtime) -> None:
-        for row in runtime.statistics():
+    def _note(self, rows: Rows) -> set[SlotUse]:
+        """Note the uses of these addresses; return them."""
+        uses, now = set(), clock.now()
+        for token, row in rows.items():
+            fields = read_token(token)
+            if fields is None:
+                continue
+            endpoint, _incarnation, number, epoch = fields
+            # haproxy forgets an address after a time without a request.
+            last = now - max(FORGET - row.get("exp", 0) / 1000, 0.0)
+            use = endpoint, number, epoch
+            uses.add(use)
+            self._count(use, row.get("conn_cur", 0) > 0, last)
+        return uses
+
+    def _count(self, use: SlotUse, used: bool, at: float) -> None:
+        """Note whether an address has connections, and when the latest began or ended."""
+        change = int(used) - int(use in self._used)
+        (self._used.add if used else self._used.discard)(use)
+        self._registry.count_connections(*use, change, at)
+
+    def _read_totals(self, rows: Iterable[Mapping[str, str]]) -> None:
+        for row in rows:
             name, kind = row.get("pxname", ""), row.get("svname", "")
             if name == FRONTEND and kind == "FRONTEND":
                 metrics.CONNECTIONS.set(_number(row, "scur"))
                 # Connections beyond those of one port.
-                more = self._more(pid, name, _DENIED, _number(row, _DENIED))
-                metrics.CLOSED.labels("too_many").inc(more)
-                metrics.LIMITS.labels("waiting_per_port").inc(more)
+                gain = _gain(self._totals, _DENIED, _number(row, _DENIED))
+                metrics.CLOSED.labels("too_many").inc(gain)
+                metrics.LIMITS.labels("waiting_per_port").inc(gain)
             elif name in BACKENDS and kind not in NOT_NOVAS:
-                self._read_server(pid, f"{name}/{kind}", row)
+                self._read_server(f"{name}/{kind}", row)
 
-    def _read_server(self, pid: int, name: str, row: Mapping[str, str]) -> None:
+    def _read_server(self, name: str, row: Mapping[str, str]) -> None:
         """Add the counts of one address of Nova; the daemon counts its own answers itself."""
         for status in CLASSES:
-            more = self._more(pid, name, status, _number(row, f"hrsp_{status}"))
-            metrics.REQUESTS.labels(status, "nova").inc(more)
+            gain = _gain(self._totals, f"{name} {status}", _number(row, f"hrsp_{status}"))
+            metrics.REQUESTS.labels(status, "nova").inc(gain)
         for outcome, field in OUTCOMES.items():
-            more = self._more(pid, name, outcome, _number(row, field))
-            metrics.BACKEND_CONNECTIONS.labels(outcome).inc(more)
+            gain = _gain(self._totals, f"{name} {outcome}", _number(row, field))
+            metrics.BACKEND_CONNECTIONS.labels(outcome).inc(gain)
 
-    def _add_accepted(self, pid: int, ports: Rows) -> None:
+    def _add_accepted(self, ports: Rows) -> None:
         for token, row in ports.items():
-            found = read_port_token(token)
-            if found is None:
+            fields = read_port_token(token)
+            if fields is None:
                 continue
-            endpoint, incarnation = found
-            more = self._more(pid, token, _PORT, row.get("conn_cnt", 0))
+            endpoint, incarnation = fields
+            gain = _gain(self._accepted, token, row.get("conn_cnt", 0))
             identity = self._registry.identity(endpoint)
-            if more and identity is not None and identity.incarnation == incarnation:
-                ACCEPTED.add(endpoint, incarnation, more)
-
-    def _more(self, pid: int, name: str, kind: str, value: int) -> int:
-        """Return what a counter has gained since the last call for it."""
-        key = pid, name, kind
-        before = self._read.get(key, 0)
-        self._read[key] = value
-        return value - before if value >= before else value
+            if gain and identity is not None and identity.incarnation == incarnation:
+                ACCEPTED.add(endpoint, incarnation, gain)
 
     def _claim(self, token: str) -> Claim | None:
         """Return the claim that a token stands for, if it still holds."""
@@ -287,6 +273,19 @@ class Counts:
         if identity is None or slot is None or slot.epoch != epoch:
             return None
         return Claim(identity, endpoint, number, epoch, slot.address)
+
+
+def _gain(readings: dict[str, int], name: str, value: int) -> int:
+    """Return the increase of a counter since the last call for it."""
+    before = readings.get(name, 0)
+    readings[name] = value
+    return value - before if value >= before else value
+
+
+def _drop(readings: dict[str, int], rows: Rows) -> None:
+    """Drop the last readings of counters whose rows are gone."""
+    for name in readings.keys() - rows.keys():
+        del readings[name]
 
 
 def _refused(claim: Claim | None, status: int) -> None:

@@ -138,7 +138,7 @@ class Haproxy(Engine):
             lambda: [process.map for process in self._processes],
         )
         registry.watch(self._withdraw)
-        self._counts = Counts(registry, remark)
+        self._remark = remark
         self._failures = Failures()
         self._starting = Semaphore()
         """Held while a process is started: two of them would both go on."""
@@ -154,7 +154,7 @@ class Haproxy(Engine):
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
         for process in self._accepting():
             if process.map.serving:
-                self._counts.look(process.pid, process.runtime, endpoint)
+                process.counts.look(process.runtime, endpoint)
 
     @property
     def current(self) -> Process | None:
@@ -191,12 +191,14 @@ class Haproxy(Engine):
 
     def collect(self) -> Iterable[Metric]:
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
-        self._read_counts(self.current)
+        self.gather()
         return super().collect()
 
     def gather(self) -> None:
         """Note what haproxy has answered in the recent requests."""
-        self._read_counts(self.current)
+        process = self.current
+        if process is not None:
+            process.read_counts()
 
     def stop(self, grace: float) -> None:
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
@@ -251,7 +253,7 @@ class Haproxy(Engine):
                 setup.secrets,
                 listeners=self._listeners,
                 handover=self._entrance,
-                told=self._counts.request if plan.debug else self._counts.failed,
+                counts=Counts(self._registry, self._remark),
             )
         except OSError as error:
             LOG.warning("haproxy cannot be started: %s; dfmeta tries again", error.strerror)
@@ -282,7 +284,6 @@ class Haproxy(Engine):
     def _forget(self, process: Process) -> None:
         process.close()
         self._processes.remove(process)
-        self._counts.ended(process.pid)
         if not self._ended.ready():
             self._ended.send()
 
@@ -350,13 +351,13 @@ class Haproxy(Engine):
 
     def _dismiss(self, process: Process) -> None:
         """Make a process answer its running requests and end."""
-        self._read_counts(process)
-        process.leave(lambda: self._counts.read(process.pid, process.runtime))
+        process.read_counts()
+        process.leave()
 
     def _drained(self, process: Process) -> None:
         """Kill a process that has had its time to end."""
         if process.running:
-            self._read_counts(process)
+            process.read_counts()
             process.kill()
 
     def _reload(self, done: Callable[[], None]) -> None:
@@ -399,9 +400,9 @@ class Haproxy(Engine):
                 continue
             try:
                 if turn % NOTE:
-                    self._counts.read_accepted(process.pid, process.runtime)
+                    process.counts.read_accepted(process.runtime)
                 else:
-                    self._counts.read(process.pid, process.runtime)
+                    process.counts.read(process.runtime)
                 if not turn % CHECK:
                     self._check(process)
             except HaproxyError as error:
@@ -423,14 +424,6 @@ class Haproxy(Engine):
         """Return all entries that the registry gives now, when haproxy has confirmed them."""
         self._replicator.flush()
         return self._setup.entries.all()
-
-    def _read_counts(self, process: Process | None) -> None:
-        if process is None:
-            return
-        try:
-            self._counts.read(process.pid, process.runtime)
-        except HaproxyError as error:
-            LOG.debug("haproxy's counters cannot be read: %s", error)
 
     # Facts about haproxy
 

@@ -32,7 +32,7 @@ from dfmeta.proxy.engines.haproxy.config import (
     server_names,
     waiting,
 )
-from dfmeta.proxy.engines.haproxy.counts import connections
+from dfmeta.proxy.engines.haproxy.counts import Counts, connections
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
@@ -118,7 +118,8 @@ class Process:
 
     :param listeners: the guests' listening sockets.
     :param handover: see :class:`~dfmeta.proxy.engines.haproxy.handover.Entrance`.
-    :param told: called with each line about a request: a failed one, or with ``debug`` any.
+    :param counts: gets its counters, and its lines about requests: failed ones, or with ``debug``
+        all.
     :raises OSError: when it cannot be started.
     """
 
@@ -130,9 +131,10 @@ class Process:
         *,
         listeners: Sequence[Any],
         handover: int,
-        told: Callable[[str], object],
+        counts: Counts,
     ) -> None:
         self.program, self.plan, self.secrets = program, plan, secrets
+        self.counts = counts
         self.lost = False
         """Whether the daemon has killed it and logged that."""
         self._own_lines = Seldom(LINES)
@@ -152,7 +154,7 @@ class Process:
                 for descriptor in given:
                     os.close(descriptor)
             failed_start.pop_all()
-        threads.spawn_detached(_read_lines, log, told)
+        threads.spawn_detached(_read_lines, log, counts.request if plan.debug else counts.failed)
         threads.spawn_detached(_read_lines, errors, self._say)
 
     def _start(self, listeners: Sequence[int], handover: int, given: list[int]) -> None:
@@ -247,13 +249,10 @@ class Process:
         """Whether it answers its running requests and then ends."""
         return self.map.leaving
 
-    def leave(self, count: Callable[[], object] = lambda: None) -> None:
+    def leave(self) -> None:
         """Make it answer running requests, close idle connections and end. Idempotent.
 
         Its map follows until then.
-
-        :param count: reads its counters: it answers no more after its last request. It may raise
-            HaproxyError, and is then called again.
         """
         if self.leaving:
             return
@@ -265,14 +264,17 @@ class Process:
             self.kill()
         else:
             self._signal(signal.SIGUSR1)
-        threads.spawn_detached(self._let_go, count)
+        threads.spawn_detached(self._let_go)
 
-    def _let_go(self, count: Callable[[], object]) -> None:
-        """Close the runtime interface after the last request: haproxy would not end before."""
+    def _let_go(self) -> None:
+        """Close the runtime interface after the last request: haproxy would not end before.
+
+        The counters are read first: haproxy answers no more then.
+        """
         while self.running:
             try:
                 if not connections(self.runtime):
-                    count()
+                    self.counts.read(self.runtime)
                     break
             except HaproxyError as error:
                 # On a busy machine an answer may be late: the counts would be lost.
@@ -280,6 +282,13 @@ class Process:
             threads.sleep(LEAVE_POLL)
         self.map.end()
         self.runtime.close()
+
+    def read_counts(self) -> None:
+        """Read its counters, if it answers."""
+        try:
+            self.counts.read(self.runtime)
+        except HaproxyError as error:
+            LOG.debug("haproxy's counters cannot be read: %s", error)
 
     def kill(self) -> None:
         """Kill it. Idempotent."""
@@ -291,6 +300,7 @@ class Process:
         self.kill()
         self._process.wait()
         self.runtime.close()
+        self.counts.ended()
         if self._key is not None:
             self._key.close()
 

@@ -12,6 +12,7 @@ from eventlet.event import Event
 
 from dfmeta.errors import HaproxyError
 from dfmeta.http.limits import Limits
+from dfmeta.proxy.engines.haproxy.counts import Counts
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, NovaServer, Plan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.process import Process
@@ -157,10 +158,10 @@ class FakeProcess(Process):
         *,
         listeners: Sequence[Any],
         handover: int,
-        told: Any,
+        counts: Counts,
         fault: str = "",
     ) -> None:
-        self.program, self.plan, self.secrets, self.told = program, plan, secrets, told
+        self.program, self.plan, self.secrets, self.counts = program, plan, secrets, counts
         self.fake = FakeRuntime()
         self.runtime: Any = self.fake
         self.map, self.began = GuestMap(self.runtime, "m"), clock.now()
@@ -206,6 +207,7 @@ class FakeProcess(Process):
         self.map.end()
         self.kill()
         self.runtime.close()
+        self.counts.ended()
 
     def end(self, status: int) -> None:
         if self.running:

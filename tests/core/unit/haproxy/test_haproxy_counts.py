@@ -20,7 +20,6 @@ from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, claim_of,
 from tests.harness.tier import CLOCK
 
 HERE = Endpoint(13)
-PID, NEXT = 100, 101
 
 
 class World:
@@ -61,8 +60,8 @@ class World:
         key = self.port if table == OF_PORT else self.claim
         self.runtime.tables[table] = {key: row}
 
-    def read(self, pid: int = PID) -> None:
-        self.counts.read(pid, self.runtime)
+    def read(self) -> None:
+        self.counts.read(self.runtime)
 
 
 @pytest.fixture
@@ -174,14 +173,11 @@ def test_only_the_difference_to_the_last_reading_counts(world: World) -> None:
 
 def test_each_process_has_counters_of_its_own(world: World) -> None:
     world.set(OF_ADDRESS, gpc0=3)
-    world.read()
-    world.read(NEXT)
-    assert world.asked().counts[0] == 6
-    world.counts.ended(PID)
-    world.read(NEXT)
-    assert world.asked().counts[0] == 6
-    world.read(PID)
-    assert world.asked().counts[0] == 9
+    for total in (3, 6):
+        world.read()
+        world.read()
+        assert world.asked().counts[0] == total
+        world.counts = Counts(world.registry)
 
 
 def test_counts_of_the_guest_before_are_not_the_next_guests(world: World) -> None:
@@ -195,12 +191,12 @@ def test_counts_of_the_guest_before_are_not_the_next_guests(world: World) -> Non
 
 def test_accepted_connections_are_counted_once_and_also_read_alone(world: World) -> None:
     world.set(OF_PORT, conn_cnt=2)
-    world.counts.read_accepted(PID, world.runtime)
+    world.counts.read_accepted(world.runtime)
     assert world.runtime.asked == [f"{OF_PORT} data.conn_rate gt 0"]
     for count in (2, 5):
         world.set(OF_PORT, conn_cnt=count)
         world.read()
-        world.counts.read_accepted(PID, world.runtime)
+        world.counts.read_accepted(world.runtime)
         assert ACCEPTED.of(HERE, world.incarnation) == count
 
 
@@ -237,7 +233,7 @@ def test_totals_are_under_dfmetas_names(world: World) -> None:
     assert (well(), failed(), opened(), too_many(), waiting()) == (7, 1, 3, 6, 6)
     assert metrics.CONNECTIONS._value.get() == 4
     assert connections(world.runtime) == 4
-    world.counts.ended(PID)
+    world.counts.ended()
     assert metrics.CONNECTIONS._value.get() == 0
 
 
@@ -245,8 +241,8 @@ def test_haproxy_that_does_not_answer_is_no_failure(world: World) -> None:
     world.runtime.fails = True
     for read in (world.counts.read, world.counts.read_accepted):
         with pytest.raises(HaproxyError):
-            read(PID, world.runtime)
-    world.counts.look(PID, world.runtime, HERE)
+            read(world.runtime)
+    world.counts.look(world.runtime, HERE)
     assert world.slot().connections == 0
 
 
@@ -307,14 +303,13 @@ def test_row_of_an_earlier_connection_does_not_end_the_wait_for_the_next(world: 
 
 def test_connections_of_two_processes_are_added_and_end_with_theirs(world: World) -> None:
     world.set(OF_ADDRESS, conn_cur=1, exp=FORGET * 1000)
-    world.read(PID)
-    world.read(NEXT)
+    both = world.counts, Counts(world.registry)
+    for counts in both:
+        counts.read(world.runtime)
     assert world.slot().connections == 2
-    world.counts.ended(PID)
-    assert world.slot().connections == 1
-    world.counts.ended(NEXT)
-    world.counts.ended(NEXT)
-    assert world.slot().connections == 0
+    for counts, left in zip((*both, both[1]), (1, 0, 0), strict=True):
+        counts.ended()
+        assert world.slot().connections == left
 
 
 def test_registry_looks_before_it_takes_an_address_away_and_keeps_one_with_a_connection() -> None:

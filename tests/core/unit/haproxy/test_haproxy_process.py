@@ -16,8 +16,10 @@ from dfmeta.cmd import haproxy as command
 from dfmeta.cmd import privileges
 from dfmeta.errors import HaproxyError
 from dfmeta.http.limits import Limits
+from dfmeta.identity.registry import Registry
 from dfmeta.proxy.engines.haproxy import process as process_module
 from dfmeta.proxy.engines.haproxy.config import render, server_names, waiting
+from dfmeta.proxy.engines.haproxy.counts import Counts
 from dfmeta.proxy.engines.haproxy.plan import Plan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.process import Process
 from dfmeta.runtime import clock
@@ -129,7 +131,7 @@ class Started:
             *(PROGRAM, PLANS[plan], Secrets(ca=b"authority", cert=cert)),
             listeners=[],
             handover=0,
-            told=print,
+            counts=Counts(Registry()),
         )
         self.process.runtime.ask = self._ask  # type: ignore[method-assign]
 
@@ -218,7 +220,10 @@ def test_start_that_fails_leaves_no_descriptor(
     monkeypatch.setattr(subprocess if fails == "Popen" else os, fails, fail)
     with pytest.raises(OSError, match="Too many"):
         Process(
-            *(PROGRAM, PLANS["no server"], Secrets(cert=cert)), listeners=[], handover=0, told=print
+            *(PROGRAM, PLANS["no server"], Secrets(cert=cert)),
+            listeners=[],
+            handover=0,
+            counts=Counts(Registry()),
         )
     assert descriptors() == before
 
