@@ -68,6 +68,7 @@ ODD: Final = 20
 
 LAST: Final = "X-Dfmeta-Last"
 """Header of the daemon's answers to haproxy: the guest's connection ends with this answer."""
+FRONTEND: Final = "guests"
 NOVA: Final = "nova"
 NOVA_CLOSES: Final = "nova_closes"
 """Nova, where a Nova without an answer in time is answered with 503, or not answered."""
@@ -208,9 +209,7 @@ def _global(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    maxconn {math.ceil(plan.maxconn * PER_CONNECTION / 2)}"
     yield f"    nbthread {plan.threads}"
     yield f"    stats socket sockpair@{given.cli} level admin"
-    yield "    stats timeout 1h"
     yield f"    log fd@{given.log} format raw local0"
-    yield "    hard-stop-after 10s"
     # A request at the runtime interface has to fit too, with its command.
     yield f"    tune.bufsize {BUFFER + max(head.header + head.request_line, REQUEST)}"
     yield f"    tune.maxrewrite {RESERVE}"
@@ -240,7 +239,7 @@ def _defaults(plan: Plan) -> Iterator[str]:
 
 def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     limits, guests = plan.limits, f"src,map_ip({map_name(given)})"
-    yield "frontend guests"
+    yield f"frontend {FRONTEND}"
     yield f"    maxconn {plan.maxconn}"
     for listener in given.listeners:
         # Without "proto h1" haproxy would speak HTTP/2 with a guest that begins so.

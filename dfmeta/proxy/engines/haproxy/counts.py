@@ -22,6 +22,7 @@ from dfmeta.proxy.access import Timing, Told
 from dfmeta.proxy.engines.haproxy.config import (
     DAEMON,
     FORGET,
+    FRONTEND,
     NOVA,
     NOVA_CLOSES,
     OF_ADDRESS,
@@ -36,7 +37,6 @@ from dfmeta.runtime.throttle import Seldom
 
 LOG = logging.getLogger(__name__)
 
-FRONTEND: Final = "guests"
 NOT_NOVAS: Final = frozenset({"FRONTEND", "BACKEND", DAEMON})
 """Names of rows that are not those of Nova's servers."""
 BACKENDS: Final = (NOVA, NOVA_CLOSES)
@@ -297,13 +297,17 @@ def _refused(claim: Claim | None, status: int) -> None:
         access.refuse(reason)
 
 
-def connections(runtime: Runtime) -> int:
-    """Return the number of guests' open connections.
+def load(runtime: Runtime) -> tuple[int, int]:
+    """Return the numbers of guests' open connections and of running requests.
 
     :raises HaproxyError: when haproxy does not answer.
     """
-    rows = [row for row in runtime.statistics() if row.get("pxname") == FRONTEND]
-    return sum(_number(row, "scur") for row in rows if row.get("svname") == "FRONTEND")
+    rows = runtime.statistics()
+    connections = [row for row in rows if row.get("pxname") == FRONTEND]
+    requests = [row for row in rows if row.get("svname") == "BACKEND"]
+    return sum(_number(row, "scur") for row in connections), sum(
+        _number(row, "scur") for row in requests
+    )
 
 
 def _signed(text: str) -> int:

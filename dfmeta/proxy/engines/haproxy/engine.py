@@ -32,7 +32,7 @@ from dfmeta.http.server import HttpServer
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Endpoint
 from dfmeta.proxy.engines.engine import Engine, Terms
-from dfmeta.proxy.engines.haproxy.counts import Counts, connections
+from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import Entries, GuestMap
 from dfmeta.proxy.engines.haproxy.plan import Plan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.process import Process
@@ -470,7 +470,7 @@ class Haproxy(Engine):
         }
         try:
             facts["version"] = process.runtime.ask("show version").strip()
-            facts["connections"] = connections(process.runtime)
+            facts["connections"], _requests = load(process.runtime)
         except HaproxyError as error:
             facts["fault"] = str(error.fields["cause"])
         return facts

@@ -160,8 +160,6 @@ class GuestMap:
         self._wake = Event()
         self.serving = False
         """Whether haproxy answers guests, so that no guest may go on before the map is right."""
-        self.leaving = False
-        """Whether haproxy answers its running requests and then ends."""
         self.ended = False
         """Whether haproxy is not used any more."""
 
@@ -267,7 +265,7 @@ class GuestMap:
             value = self._wanted[key][1] if key in self._wanted else None
             if value != self._present.get(key) or key in unsure:
                 changes[key] = value
-        if len(changes) > MANY and not self.leaving:
+        if len(changes) > MANY:
             everything = {key: value for key, (_endpoint, value) in self._wanted.items()}
             self._runtime.replace(self.name, everything)
             self._present = everything

@@ -17,7 +17,6 @@ import fcntl
 import logging
 import os
 import re
-import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +25,14 @@ from typing import Any, Final
 
 from dfmeta.errors import HaproxyError
 from dfmeta.proxy.engines.haproxy.config import (
+    FRONTEND,
     PER_CONNECTION,
     map_name,
     render,
     server_names,
     waiting,
 )
-from dfmeta.proxy.engines.haproxy.counts import Counts, connections
+from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
@@ -48,6 +48,9 @@ READY_TIMEOUT: Final = 10.0
 """Seconds until a new process answers."""
 POLL: Final = 0.01
 LEAVE_POLL: Final = 0.05
+IDLE: Final = 10
+"""Looks in all of which a process that leaves has no request, before it is killed: a connection may
+be about to begin one."""
 SPARE: Final = 512
 """Descriptors beyond those of connections: servers, listeners, checks."""
 LINES: Final = 20
@@ -135,6 +138,8 @@ class Process:
     ) -> None:
         self.program, self.plan, self.secrets = program, plan, secrets
         self.counts = counts
+        self.leaving = False
+        """Whether it answers its running requests and is killed then."""
         self.lost = False
         """Whether the daemon has killed it and logged that."""
         self._own_lines = Seldom(LINES)
@@ -244,44 +249,37 @@ class Process:
         finally:
             os.close(ended)
 
-    @property
-    def leaving(self) -> bool:
-        """Whether it answers its running requests and then ends."""
-        return self.map.leaving
-
     def leave(self) -> None:
-        """Make it answer running requests, close idle connections and end. Idempotent.
+        """Make it accept no more connections, answer its requests and end. Idempotent.
 
-        Its map follows until then.
+        Its map follows until then: haproxy would not take changes after its own signal for this.
         """
         if self.leaving:
             return
-        self.map.leaving = True
+        self.leaving = True
         try:
-            self.runtime.hold()
+            self.runtime.shut_down(FRONTEND)
         except HaproxyError as error:
             LOG.warning("%s; it is killed", error)
             self.kill()
         else:
-            self._signal(signal.SIGUSR1)
-        threads.spawn_detached(self._let_go)
+            threads.spawn_detached(self._let_go)
 
     def _let_go(self) -> None:
-        """Close the runtime interface after the last request: haproxy would not end before.
-
-        The counters are read first: haproxy answers no more then.
-        """
+        """Kill it after its last request, with its counters read."""
+        idle = 0
         while self.running:
             try:
-                if not connections(self.runtime):
+                connections, requests = load(self.runtime)
+                idle = 0 if requests else idle + 1
+                if not connections or idle > IDLE:
                     self.counts.read(self.runtime)
-                    break
+                    self.kill()
+                    return
             except HaproxyError as error:
                 # On a busy machine an answer may be late: the counts would be lost.
                 LOG.debug("%s", error)
             threads.sleep(LEAVE_POLL)
-        self.map.end()
-        self.runtime.close()
 
     def read_counts(self) -> None:
         """Read its counters, if it answers."""
@@ -292,7 +290,8 @@ class Process:
 
     def kill(self) -> None:
         """Kill it. Idempotent."""
-        self._signal(signal.SIGKILL)
+        if self.running:
+            self._process.kill()
 
     def close(self) -> None:
         """Kill it if it runs, and close its runtime interface."""
@@ -303,10 +302,6 @@ class Process:
         self.counts.ended()
         if self._key is not None:
             self._key.close()
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.running:
-            self._process.send_signal(number)
 
     def _say(self, line: str) -> None:
         """Log a line of haproxy's own, unless there have been many within a minute."""

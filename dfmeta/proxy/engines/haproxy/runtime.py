@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from dfmeta.errors import HaproxyError
 from dfmeta.runtime import threads
-from dfmeta.runtime.threads import Semaphore, green_socket, original
+from dfmeta.runtime.threads import green_socket, original
 
 _socket = original("socket")
 TIMEOUT: Final = 2.0
@@ -30,10 +30,7 @@ COMMANDS: Final = 64
 REQUEST: Final = 8192
 """Bytes of commands, or of a payload, that are sent at a time: haproxy closes the connection if its
 buffer has no room for them (tune.bufsize)."""
-PROMPT: Final = b"\n> "
-"""The end of an answer on a connection that stays."""
 _PIECE: Final = 65536
-_EARLY: Final = "the connection ended early"
 _ENTRY: Final = re.compile(r"0x[0-9a-f]+ (\S+) (.+)")
 _VERSION: Final = re.compile(r"New version created: ([0-9]+)\s*")
 
@@ -53,44 +50,26 @@ class Runtime:
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         link.setblocking(False)
-        self._last: _Kept | None = None
-        """See :meth:`hold`."""
 
     def ask(self, command: str, *, timeout: float = TIMEOUT) -> str:
         """Send a command line, and return the whole answer.
 
         :raises HaproxyError: when there is no complete answer in time.
         """
-        with _failing(), threads.Timeout(timeout, TimeoutError("no answer in time")):
-            if self._last is not None:
-                return self._last.ask(command)
-            with self._connect(green_socket) as sock:
-                sock.sendall(f"{command}\n".encode("ascii"))
-                return _whole(sock)
+        late = TimeoutError("no answer in time")
+        with _failing(), threads.Timeout(timeout, late), self._connect(green_socket) as sock:
+            sock.sendall(f"{command}\n".encode("ascii"))
+            return _whole(sock)
 
     def ask_at_once(self, command: str, *, timeout: float) -> str:
         """Do as :meth:`ask` does, but let no other greenthread run meanwhile.
 
         :raises HaproxyError: when there is no complete answer in time.
         """
-        if self._last is not None:
-            raise HaproxyError(cause="it is about to end")
         with _failing(), self._connect(_socket) as sock:
             sock.settimeout(timeout)
             sock.sendall(f"{command}\n".encode("ascii"))
             return _whole(sock)
-
-    def hold(self) -> None:
-        """Keep one connection for all further commands, because haproxy is about to take no more.
-
-        A haproxy that was told to end answers its running requests, and its map still has to
-        change. It serves this connection until then.
-
-        :raises HaproxyError: when it does not answer.
-        """
-        with _failing(), threads.Timeout(TIMEOUT, TimeoutError("no answer in time")):
-            self._last = _Kept(self._connect(green_socket))
-            self._last.ask("prompt")
 
     def _connect(self, module: Any) -> Any:
         """Return a new connection, a socket of *module*."""
@@ -128,8 +107,6 @@ class Runtime:
 
         :raises HaproxyError: when it does not confirm exactly these entries.
         """
-        if self._last is not None:
-            raise HaproxyError(cause="it is about to end")
         found = _VERSION.fullmatch(self.ask(f"prepare map {name}"))
         if found is None:
             raise HaproxyError(cause="it did not prepare a new version of its map")
@@ -184,6 +161,14 @@ class Runtime:
         names = heading.removeprefix("# ").split(",")
         return [dict(zip(names, line.split(","), strict=False)) for line in lines if line]
 
+    def shut_down(self, frontend: str) -> None:
+        """Have a frontend accept no more connections; the present ones go on.
+
+        :raises HaproxyError: when haproxy does not confirm it.
+        """
+        if self.ask(f"shutdown frontend {frontend}").strip():
+            raise HaproxyError(cause="it did not shut its frontend down")
+
     def take_for_down(self, servers: Iterable[str]) -> None:
         """Have haproxy use servers only after its next check of each of them.
 
@@ -196,8 +181,6 @@ class Runtime:
     def close(self) -> None:
         """Close the daemon's end. Idempotent."""
         self._link.close()
-        if self._last is not None:
-            self._last.close()
 
 
 @contextlib.contextmanager
@@ -257,74 +240,10 @@ def _whole(sock: Any) -> str:
     :raises ValueError: when that is too much, not ASCII, or the end comes early.
     """
     data = bytearray()
-    while _receive(sock, data):
-        pass
+    while piece := sock.recv(_PIECE):
+        data += piece
+        if len(data) > ANSWER_MAX:
+            raise ValueError("the answer is too long")
     if not data.endswith(b"\n"):
-        raise ValueError(_EARLY)
+        raise ValueError("the connection ended early")
     return data.decode("ascii")
-
-
-def _receive(sock: Any, data: bytearray) -> bool:
-    """Add to *data* the bytes that come next; return False at the end of the connection.
-
-    :raises ValueError: when *data* becomes too long.
-    """
-    piece = sock.recv(_PIECE)
-    data += piece
-    if len(data) > ANSWER_MAX:
-        raise ValueError("the answer is too long")
-    return bool(piece)
-
-
-class _Kept:
-    """A connection that stays: haproxy ends each answer on it with a prompt.
-
-    An answer that comes too late is not taken for that of the next command.
-    """
-
-    def __init__(self, sock: Any) -> None:
-        self._sock = sock
-        self._one_at_a_time = Semaphore()
-        self._data = bytearray()
-        self._asked = 0
-        """Number of the answers that *_data* has or gets."""
-        self._closed = False
-
-    def ask(self, command: str) -> str:
-        """Send a command line, and return the answers to its commands.
-
-        :raises ValueError: when they are too long or not ASCII, or the connection ends.
-        """
-        with self._one_at_a_time:
-            try:
-                return self._ask(command)
-            finally:
-                if self._closed:
-                    self._sock.close()
-
-    def _ask(self, command: str) -> str:
-        late = self._asked
-        try:
-            self._sock.sendall(f"{command}\n".encode("ascii"))
-        except BaseException:
-            # haproxy would take the next command for the rest of this one.
-            self._sock.close()
-            raise
-        self._asked += command.count(";") + 1
-        while self._data.count(PROMPT) < self._asked:
-            if not _receive(self._sock, self._data):
-                raise ValueError(_EARLY)
-        answers = self._data.split(PROMPT)
-        self._asked = 0
-        self._data.clear()
-        return b"\n".join(answers[late:]).decode("ascii")
-
-    def close(self) -> None:
-        """Close the connection; a command that waits for its answer fails. Idempotent."""
-        self._closed = True
-        with contextlib.suppress(OSError):
-            # This wakes up the waiting greenthread; closing the descriptor would not, and the hub
-            # would take the next socket with its number for this one.
-            self._sock.shutdown(socket.SHUT_RDWR)
-        if not self._one_at_a_time.locked():
-            self._sock.close()

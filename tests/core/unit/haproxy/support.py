@@ -1,7 +1,6 @@
 """Plans, and a haproxy that a test drives: its runtime interface and its process."""
 
 import itertools
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from ipaddress import ip_address
@@ -81,7 +80,6 @@ class FakeRuntime:
         self.tables: dict[str, Rows] = {}
         self.rows: list[dict[str, str]] = []
         self.asked: list[str] = []
-        self.closed = Event()
 
     def ask(self, command: str, *, timeout: float = 2.0) -> str:
         self.asked.append(command)
@@ -130,12 +128,11 @@ class FakeRuntime:
         self.asked += keys
         return {key: row for key, row in self.tables.get(name, {}).items() if key in keys}
 
-    def hold(self) -> None:
-        self._answer("hold")
+    def shut_down(self, frontend: str) -> None:
+        self._answer("shut_down")
 
     def close(self) -> None:
-        if not self.closed.ready():
-            self.closed.send()
+        """Nothing is open."""
 
     def _answer(self, kind: str, *, waits: bool = True) -> None:
         if self.gate is not None and waits:
@@ -165,7 +162,7 @@ class FakeProcess(Process):
         self.fake = FakeRuntime()
         self.runtime: Any = self.fake
         self.map, self.began = GuestMap(self.runtime, "m"), clock.now()
-        self.lost = False
+        self.leaving = self.lost = False
         self._pid, self._status = next(_PIDS), Event()
         self._fault = fault
         assert listeners
@@ -192,16 +189,8 @@ class FakeProcess(Process):
     def wait(self) -> None:
         self._status.wait()
 
-    def _signal(self, number: signal.Signals) -> None:
-        if number is signal.SIGKILL:
-            self.end(-number)
-        else:
-            eventlet.spawn_n(self._leave)
-
-    def _leave(self) -> None:
-        # haproxy ends when its last connection does, which is the runtime interface's.
-        self.fake.closed.wait()
-        self.end(0)
+    def kill(self) -> None:
+        self.end(-9)
 
     def close(self) -> None:
         self.map.end()
@@ -213,8 +202,13 @@ class FakeProcess(Process):
         if self.running:
             self._status.send(status)
 
-    def connections(self, count: int) -> None:
-        self.fake.rows = [{"pxname": "guests", "svname": "FRONTEND", "scur": str(count)}]
+    def connections(self, count: int, requests: int | None = None) -> None:
+        """Have connections, each with a request unless *requests* are fewer."""
+        running = count if requests is None else requests
+        self.fake.rows = [
+            {"pxname": "guests", "svname": "FRONTEND", "scur": str(count)},
+            {"pxname": "nova", "svname": "BACKEND", "scur": str(running)},
+        ]
 
     def instances(self) -> list[str]:
         return [entry.split("|")[5] for entry in self.fake.map.values()]

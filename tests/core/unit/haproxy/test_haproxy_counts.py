@@ -11,7 +11,7 @@ from dfmeta.identity.registry import Claim, Registry
 from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.engines.haproxy.config import FORGET, NOVA, NOVA_CLOSES, OF_ADDRESS, OF_PORT
-from dfmeta.proxy.engines.haproxy.counts import Counts, connections
+from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import claim_token, port_token
 from dfmeta.proxy.recent import RECENT
 from dfmeta.runtime import clock
@@ -232,7 +232,7 @@ def test_totals_are_under_dfmetas_names(world: World) -> None:
     world.read()
     assert (well(), failed(), opened(), too_many(), waiting()) == (7, 1, 3, 6, 6)
     assert metrics.CONNECTIONS._value.get() == 4
-    assert connections(world.runtime) == 4
+    assert load(world.runtime) == (4, 0)
     world.counts.ended()
     assert metrics.CONNECTIONS._value.get() == 0
 

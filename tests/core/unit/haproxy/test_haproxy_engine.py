@@ -299,10 +299,20 @@ def test_replaced_process_ends_after_its_requests_and_counts_them(world: World) 
     world.count(old, 2)
     old.connections(0)
     eventlet.sleep(0.1)
-    assert old.status == 0
+    assert not old.running
     assert world.answers() == 2
     assert "show version" not in old.runtime.asked[len(asked) :], "it is not checked"
     assert world.running() == [new]
+
+
+def test_replaced_process_gives_a_connection_time_to_begin_a_request(world: World) -> None:
+    old, _new = world.replaced()
+    for requests in (0, 1, 0):
+        old.connections(1, requests)
+        eventlet.sleep(0.4)
+        assert old.running
+    eventlet.sleep(0.4)
+    assert not old.running
 
 
 def test_replaced_process_that_does_not_end_is_killed_with_its_counts_read(world: World) -> None:
@@ -429,7 +439,7 @@ def test_stop_answers_running_requests_of_all_processes(world: World) -> None:
     for process in (old, new):
         process.connections(0)
     stopping.wait()
-    assert (old.status, new.status) == (0, 0)
+    assert world.running() == []
     assert world.stopped == ["handover", "listener"]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import eventlet
 import pytest
 from eventlet.event import Event
-from eventlet.green import socket as green_socket
 from eventlet.hubs import trampoline
 
 from dfmeta.errors import HaproxyError
@@ -27,7 +26,7 @@ from dfmeta.proxy.engines.haproxy.entries import (
     read_token,
     vm_token,
 )
-from dfmeta.proxy.engines.haproxy.runtime import COMMANDS, PROMPT, REQUEST, Runtime
+from dfmeta.proxy.engines.haproxy.runtime import COMMANDS, REQUEST, Runtime
 from tests.core.unit.haproxy.support import FakeRuntime
 from tests.core.unit.support import (
     GUEST_IP6,
@@ -253,10 +252,6 @@ def test_many_changes_replace_the_map_and_few_do_not(replica: Replica) -> None:
     assert replica.settle() == few | many
     assert replica.runtime.done[1] == ("replace", few | many)
     assert len(replica.map) == 2 * MANY + 1
-    replica.map.leaving = True
-    replica.tell(HERE, **{f"l{number}": "1" for number in range(MANY + 1)})
-    replica.settle()
-    assert replica.runtime.done[-1][0] == "change", "a haproxy that leaves takes no new version"
 
 
 def test_position_is_reached_when_haproxy_has_confirmed_it(replica: Replica) -> None:
@@ -309,8 +304,6 @@ class Foreign:
         self.runtime = Runtime(mine)
         self.answers: list[bytes] = []
         self.commands: list[bytes] = []
-        self.stays = False
-        """Whether connections stay open; each line gets an answer."""
         self._link.setblocking(False)
         self._thread = eventlet.spawn(self._run)
 
@@ -325,13 +318,9 @@ class Foreign:
 
     def _serve(self, sock: Any) -> None:
         with sock:
-            while piece := sock.recv(65536):
+            if piece := sock.recv(65536):
                 self.commands.append(piece)
-                # A connection that stays may bring a line beside the line before.
-                for _line in range(piece.count(b"\n") if self.stays else 1):
-                    sock.sendall(self.answers.pop(0) if self.answers else b"")
-                if not self.stays:
-                    return
+                sock.sendall(self.answers.pop(0) if self.answers else b"")
 
     def end(self) -> None:
         self._thread.kill()
@@ -437,54 +426,8 @@ def test_changes_are_sent_in_batches_and_each_is_confirmed(foreign: Foreign) -> 
     assert foreign.commands[-1] == b"set server nova/a health down;set server nova/b health down\n"
     with pytest.raises(HaproxyError, match="the state of a server"):
         runtime.take_for_down(["nova/a"])
-
-
-@pytest.mark.parametrize("timeout", [0, 0.01])
-def test_late_answer_of_a_command_is_not_that_of_the_next(foreign: Foreign, timeout: float) -> None:
-    foreign.stays = True
-    foreign.answers = [PROMPT]
-    foreign.runtime.hold()
-    with pytest.raises(HaproxyError, match="in time"):
-        foreign.runtime.ask("show table t;show stat", timeout=timeout)
-    foreign.answers = [b"late\n\n> " * 2 + b"right\n\n> "]
-    assert foreign.runtime.ask("show map m") == "right\n\n"
-    foreign.answers = [b"next\n\n> " * 2]
-    assert foreign.runtime.ask("show map m;show map m") == "next\n\n" * 2
-
-
-def test_no_command_follows_a_part_of_one(
-    foreign: Foreign, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    foreign.stays = True
-    foreign.answers = [PROMPT]
-    foreign.runtime.hold()
-    with pytest.raises(HaproxyError, match="in time"):
-        foreign.runtime.ask(f"add map m {'a' * (4 << 20)}", timeout=0)
-    with pytest.raises(HaproxyError, match="failed"):
-        foreign.runtime.ask("show map m", timeout=0.05)
-
-
-def test_held_connection_is_closed_while_a_command_waits(foreign: Foreign) -> None:
-    """The sockets that get its number next have nothing to do with that command."""
-    foreign.stays = True
-    foreign.answers = [PROMPT]
-    foreign.runtime.hold()
-    waiting = [eventlet.spawn(foreign.runtime.ask, "show info", timeout=30) for _ in "ab"]
-    let_hub_run()
-    foreign.runtime.close()
-    pairs = [green_socket.socketpair() for _ in range(4)]
-    readers = [eventlet.spawn(one.recv, 1) for one, _other in pairs]
-    for one in waiting:
-        with pytest.raises(HaproxyError, match=r"ended early|Broken pipe|Bad file"):
-            one.wait()
-    later = green_socket.socketpair()
-    pairs.append(later)
-    readers.append(eventlet.spawn(later[0].recv, 1))
-    let_hub_run()
-    for _one, other in pairs:
-        other.sendall(b"x")
-    assert [one.wait() for one in readers] == [b"x"] * len(pairs)
-    for pair in pairs:
-        for sock in pair:
-            sock.close()
-    foreign.runtime.close()
+    foreign.answers = [b"\n", b"No such frontend.\n"]
+    runtime.shut_down("guests")
+    assert foreign.commands[-1] == b"shutdown frontend guests\n"
+    with pytest.raises(HaproxyError, match="did not shut its frontend down"):
+        runtime.shut_down("guests")

@@ -147,7 +147,7 @@ class Started:
             pid=7,
             poll=lambda: self.status,
             wait=lambda: self.status,
-            send_signal=lambda _number: None,
+            kill=lambda: None,
         )
 
     def _ask(self, command: str, *, timeout: float = 0.0) -> str:
