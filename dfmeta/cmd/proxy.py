@@ -21,7 +21,7 @@ from dfmeta.proxy.application import Application, Backend, guest_server
 from dfmeta.proxy.backends import network_data
 from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.backends.nova import explain_status
-from dfmeta.proxy.engines.engine import Engine, InProcess, Terms
+from dfmeta.proxy.engines.engine import Engine, EngineSettings, InProcess
 from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.engines.workers.calls import WorkerAnswers
@@ -143,7 +143,7 @@ class Proxy:
         )
         return InProcess(server)
 
-    def _make_haproxy(self, sockets: list[Any], terms: Terms) -> Haproxy:
+    def _make_haproxy(self, sockets: list[Any], terms: EngineSettings) -> Haproxy:
         setup = self._setup or make_setup(self._conf, self._registry)
         # A disk may be full; the other place is in memory.
         entrance = handover.listen(self._conf.df_metadata.state_path, "/dev/shm")  # noqa: S108
@@ -206,8 +206,8 @@ class Proxy:
     def _subports(self, identity: Identity) -> list[Vlan]:
         return network_data.of(self._registry, identity)
 
-    def _terms(self) -> Terms:
-        return Terms(self._conf.df_metadata.hold_timeout, make_limits(self._conf))
+    def _terms(self) -> EngineSettings:
+        return EngineSettings(self._conf.df_metadata.hold_timeout, make_limits(self._conf))
 
     def _settings(self) -> dict[str, Any]:
         options = dfmeta.conf.freeze(self._conf)

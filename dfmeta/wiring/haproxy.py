@@ -19,7 +19,7 @@ from dfmeta.identity.registry import Registry
 from dfmeta.model import HttpHost, Identity
 from dfmeta.proxy.engines.haproxy.engine import Setup
 from dfmeta.proxy.engines.haproxy.entries import Entries
-from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan, Secrets
+from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan, NovaServer, Secrets
 from dfmeta.proxy.engines.haproxy.process import descriptors_of
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.runtime.threads import call_in_thread, green_socket
@@ -60,11 +60,11 @@ def _check_files(conf: cfg.ConfigOpts) -> None:
         )
 
 
-def make_plan(conf: cfg.ConfigOpts) -> Plan:
+def make_plan(conf: cfg.ConfigOpts) -> HaproxyPlan:
     """Return the plan; it has the present addresses of Nova's hosts, as a resolver gives them."""
     hosts = list(dict.fromkeys(nova_options.hosts(conf)))
     answers = make_app_settings(conf)
-    return Plan(
+    return HaproxyPlan(
         servers=tuple(server for host in hosts for server in _servers(host, _tls(conf))),
         several=len(hosts) > 1,
         tls=_tls(conf),

@@ -21,7 +21,7 @@ from dfmeta.model import Endpoint
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class EngineSettings:
     """The part of the configuration that an engine can reload while it runs."""
 
     hold_timeout: float
@@ -54,7 +54,7 @@ class Engine(Protocol):
         """Continue over the device of tap-metadata after it was created again."""
         ...
 
-    def reload(self, terms: Terms, done: Callable[[], None]) -> None:
+    def reload(self, settings: EngineSettings, done: Callable[[], None]) -> None:
         """Apply a new configuration; the daemon has replaced its backend already.
 
         :param done: called when the configuration is in force.
@@ -96,10 +96,10 @@ class InProcess(Engine):
         """See :class:`Engine`."""
         self._server.rebind()
 
-    def reload(self, terms: Terms, done: Callable[[], None]) -> None:
+    def reload(self, settings: EngineSettings, done: Callable[[], None]) -> None:
         """See :class:`Engine`."""
         service = self._server.service
-        service.hold_timeout, service.limits = terms.hold_timeout, terms.limits
+        service.hold_timeout, service.limits = settings.hold_timeout, settings.limits
         done()
 
     def stop(self, grace: float) -> None:

@@ -19,7 +19,7 @@ from dfmeta.proxy.engines.workers.calls import (
     WorkerAnswers,
     remote_subports,
 )
-from dfmeta.proxy.engines.workers.pipe import Function, Pipe, Result
+from dfmeta.proxy.engines.workers.pipe import CallResult, Function, Pipe
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import Complaints
@@ -193,9 +193,9 @@ class Ends:
             eventlet.spawn(self.near.run, {}),
         ]
 
-    def _keep(self, value: int) -> Result:
+    def _keep(self, value: int) -> CallResult:
         self.values.append(value)
-        return Result(value, BYTE_LINES[:value])
+        return CallResult(value, BYTE_LINES[:value])
 
 
 BYTE_LINES = (bytes(range(256)) + b"\n{}\n") * 20_000
@@ -212,8 +212,8 @@ def ends() -> Iterator[Ends]:
 @pytest.mark.parametrize("size", [0, 1, 5_000_000])
 def test_bytes_come_along_as_they_are(ends: Ends, size: int) -> None:
     ends.near.send("keep", 7)
-    assert ends.near.call("keep", size) == Result(size, BYTE_LINES[:size])
-    assert ends.near.call("keep", 1) == Result(1, BYTE_LINES[:1])
+    assert ends.near.call("keep", size) == CallResult(size, BYTE_LINES[:size])
+    assert ends.near.call("keep", 1) == CallResult(1, BYTE_LINES[:1])
     assert ends.values == [7, size, 1]
 
 
@@ -264,7 +264,7 @@ def test_a_part_of_a_message_waits_for_the_rest(ends: Ends) -> None:
     sock.send(b'c{"call":"keep","values":[3]}\n')
     ends.far.catch_up()
     assert ends.values == [1, 2, 3]
-    assert call.wait() == Result(3, b"abc")
+    assert call.wait() == CallResult(3, b"abc")
 
 
 def test_bytes_in_the_sockets_buffer_count_as_gone(ends: Ends) -> None:

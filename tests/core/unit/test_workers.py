@@ -16,7 +16,7 @@ from dfmeta import metrics
 from dfmeta.http.limits import Limits
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
-from dfmeta.proxy.engines.engine import Terms
+from dfmeta.proxy.engines.engine import EngineSettings
 from dfmeta.proxy.engines.workers import workers as workers_module
 from dfmeta.proxy.engines.workers.calls import WorkerAnswers
 from dfmeta.proxy.engines.workers.pipe import Function, Message, Pipe
@@ -130,7 +130,7 @@ class World:
         return all({"call": "serve", "values": []} in process(one).got for one in self.serving())
 
     def replace(self) -> None:
-        self.workers.reload(Terms(8.0, Limits()), self._count)
+        self.workers.reload(EngineSettings(8.0, Limits()), self._count)
 
     def _count(self) -> None:
         self.done += 1

@@ -12,7 +12,7 @@ from eventlet.green import socket as green_socket
 
 from dfmeta.identity.registry import Registry
 from dfmeta.proxy.engines.haproxy.counts import Counts
-from dfmeta.proxy.engines.haproxy.plan import NovaServer, Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan, NovaServer, Program, Secrets
 from dfmeta.proxy.engines.haproxy.process import Process
 from tests.core.unit.haproxy.support import GET, value
 from tests.core.unit.support import until
@@ -56,7 +56,7 @@ class Loopback:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: HaproxyPlan,
         secrets: Secrets = NO_SECRETS,
         *,
         program: Program = PROGRAM,
@@ -138,7 +138,7 @@ def loopback() -> Iterator[Callable[..., Loopback]]:
         handover: int = NOTHING,
         **of_plan: Any,
     ) -> Loopback:
-        plan = Plan(servers=servers, **{"hosts": HOSTS} | of_plan)
+        plan = HaproxyPlan(servers=servers, **{"hosts": HOSTS} | of_plan)
         made.append(Loopback(plan, secrets, program=program, handover=handover))
         made[-1].process.wait_ready()
         return made[-1]

@@ -13,7 +13,7 @@ from dfmeta.http.http1 import HeadLimits
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.engines.haproxy import process as process_module
 from dfmeta.proxy.engines.haproxy.config import IN_DOUBT, waiting
-from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.process import Process
 from tests.core.unit.haproxy.support import GET, PLANS, counted, value
 from tests.core.unit.support import let_hub_run, until
@@ -59,7 +59,7 @@ def test_haproxy_accepts_each_plan_without_a_warning(
     checking = Check(binary=str(HAPROXY), user="")
     listener = eventlet.listen((HERE, 0))
 
-    def accepted(plan: Plan, secrets: Secrets = own, program: Program = checking) -> bool:
+    def accepted(plan: HaproxyPlan, secrets: Secrets = own, program: Program = checking) -> bool:
         caplog.clear()
         process = Process(program, plan, secrets, listeners=[listener], handover=0, counts=Lines())
         process.wait()
@@ -387,7 +387,7 @@ def test_answer_does_not_leave_while_its_guest_is_in_doubt(
 ) -> None:
     assert doubted(known(program=replace(PROGRAM, lua=False))).wait() == b"", "it does not wait"
 
-    def briefly(plan: Plan, given: Descriptors) -> str:
+    def briefly(plan: HaproxyPlan, given: Descriptors) -> str:
         return waiting(replace(plan, hold_timeout=0.1), given)
 
     monkeypatch.setattr(process_module, "waiting", briefly)

@@ -30,7 +30,7 @@ from typing import Final
 from dfmeta.http.limits import CROWDED, FEW
 from dfmeta.proxy.application import ADMIN, ADMIN_TREES
 from dfmeta.proxy.backends import network_data
-from dfmeta.proxy.engines.haproxy.plan import Descriptors, NovaServer, Plan
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan, NovaServer
 from dfmeta.proxy.engines.haproxy.runtime import REQUEST
 
 MORE_LINES: Final = 64
@@ -96,7 +96,9 @@ _COMMON: Final = ("accept-", "c", "h", "u", "x")
 """Beginnings of all headers that Nova gets, except Accept, and of most headers of guests; in lower
 case, as in haproxy."""
 _RARE: Final = tuple(
-    one for one in f"{string.ascii_lowercase}{string.digits}!#$%&'*+-.^_`|~" if one not in _COMMON
+    character
+    for character in f"{string.ascii_lowercase}{string.digits}!#$%&'*+-.^_`|~"
+    if character not in _COMMON
 )
 """The other characters that a header's name may begin with (RFC 9110, 5.6.2)."""
 _FOR_NOVA: Final = (
@@ -136,7 +138,7 @@ _ODD_IN_TARGETS: Final = (*"!\"#$%&'()*+,:;<=>?@[\\]^`{|}", "//", "/.")
 """What no plain target has: a query, an escape, an absolute form (RFC 9112, 3.2.2), and what the
 daemon reads as another path or refuses: doubled slashes, and segments of dots."""
 _FORWARDED: Final = (
-    *(f"x{one}forwarded{other}for" for one in "-_" for other in "-_"),
+    *(f"x{first}forwarded{second}for" for first in "-_" for second in "-_"),
     *("forwarded:", "via:"),
 )
 """Parts of the headers, in lower case, that may be a header of a proxy."""
@@ -164,13 +166,13 @@ def map_name(given: Descriptors) -> str:
     return _path(given.map)
 
 
-def server_names(plan: Plan) -> list[str]:
+def server_names(plan: HaproxyPlan) -> list[str]:
     """Return the names of Nova's servers for the runtime interface."""
     names = _names(plan.servers)
     return [f"{backend}/{name}" for backend in (NOVA, NOVA_CLOSES) for name in names]
 
 
-def waiting(plan: Plan, given: Descriptors) -> str:
+def waiting(plan: HaproxyPlan, given: Descriptors) -> str:
     """Return the program in Lua with which an answer waits while its guest's number is in doubt.
 
     haproxy compares the value of the map after the wait, so this program decides nothing.
@@ -188,7 +190,7 @@ end)
 """
 
 
-def render(plan: Plan, given: Descriptors) -> str:
+def render(plan: HaproxyPlan, given: Descriptors) -> str:
     """Return the configuration."""
     lines = [
         *_global(plan, given),
@@ -202,7 +204,7 @@ def render(plan: Plan, given: Descriptors) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _global(plan: Plan, given: Descriptors) -> Iterator[str]:
+def _global(plan: HaproxyPlan, given: Descriptors) -> Iterator[str]:
     head = plan.limits.head
     yield "global"
     # haproxy opens twice as many descriptors at most.
@@ -218,7 +220,7 @@ def _global(plan: Plan, given: Descriptors) -> Iterator[str]:
         yield f"    lua-load {_path(given.waiting)}"
 
 
-def _defaults(plan: Plan) -> Iterator[str]:
+def _defaults(plan: HaproxyPlan) -> Iterator[str]:
     limits = plan.limits
     share = plan.hold_timeout / 2 if plan.several else plan.hold_timeout
     yield "defaults"
@@ -237,7 +239,7 @@ def _defaults(plan: Plan) -> Iterator[str]:
     yield "    timeout check 2s"
 
 
-def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
+def _frontend(plan: HaproxyPlan, given: Descriptors) -> Iterator[str]:
     limits, guests = plan.limits, f"src,map_ip({map_name(given)})"
     yield f"frontend {FRONTEND}"
     yield f"    maxconn {plan.maxconn}"
@@ -249,7 +251,7 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     # A connection that sends nothing in time is closed without haproxy's 408.
     yield "    option http-ignore-probes"
     yield "    log global"
-    times = "".join(f"{one} " for one in TIMES if plan.debug)
+    times = "".join(f"{word} " for word in TIMES if plan.debug)
     yield f'    log-format "{times}%[var(sess.claim)] %ST %tsc %b %HP"'
     # With the time of arrival, and whether the guest was known, for the daemon.
     yield "    unique-id-format %Ts.%ms%[var(sess.port)]"
@@ -278,7 +280,7 @@ def _frontend(plan: Plan, given: Descriptors) -> Iterator[str]:
     yield f"    default_backend {NOVA_CLOSES if plan.timeout_answer == 'close' else NOVA}"
 
 
-def _shares(plan: Plan) -> Iterator[str]:
+def _shares(plan: HaproxyPlan) -> Iterator[str]:
     """Yield the rules that refuse connections beyond the shares of their port and its VM.
 
     A source without an entry has no share. It is about to get one, or its guest is gone.
@@ -301,7 +303,7 @@ def _shares(plan: Plan) -> Iterator[str]:
         yield f"    tcp-request connection reject if {{ fe_conn gt {begins} }} {few}"
 
 
-def _plain_acls(plan: Plan) -> Iterator[str]:
+def _plain_acls(plan: HaproxyPlan) -> Iterator[str]:
     """Yield the lines of the frontend that define the names in :data:`_PLAIN`."""
     limits = plan.limits
     yield "    acl plain method GET HEAD"
@@ -330,11 +332,11 @@ def _plain_acls(plan: Plan) -> Iterator[str]:
 def _quoted(patterns: Iterable[str]) -> str:
     """Return patterns as arguments, none of which has a meaning in the configuration."""
     # In single quotes nothing has one, and the quote itself is written in double quotes.
-    words = (f"'{one}'" if "'" not in one else f'"{one}"' for one in patterns)
+    words = (f"'{text}'" if "'" not in text else f'"{text}"' for text in patterns)
     return " ".join(words)
 
 
-def _nova(name: str, plan: Plan, given: Descriptors) -> Iterator[str]:
+def _nova(name: str, plan: HaproxyPlan, given: Descriptors) -> Iterator[str]:
     yield f"backend {name}"
     yield f"    errorfile {_CHANGED} {_NOTHING}"
     for status in (502, 503, 504):
@@ -401,7 +403,7 @@ def _headers(lines: Sequence[str]) -> Iterator[str]:
     yield "    http-request set-header Accept %[var(txn.accept)] if { var(txn.accept) -m found }"
 
 
-def _in_order(plan: Plan) -> Iterator[str]:
+def _in_order(plan: HaproxyPlan) -> Iterator[str]:
     """Yield the rules by which the first host is asked that neither is down nor rests.
 
     A host rests that has not answered within its share of the time: a check does not find it,
@@ -419,14 +421,14 @@ def _in_order(plan: Plan) -> Iterator[str]:
 def _names(servers: Sequence[NovaServer]) -> list[str]:
     if not _have_hosts_names(servers):
         return [f"nova{number}" for number in range(len(servers))]
-    found: list[str] = []
+    names: list[str] = []
     for server in servers:
         # Each name may occur only once. A further address of a host has the host's name in another
         # case, which has no meaning (RFC 9110, 4.2.3).
         cases = (dict.fromkeys((letter, letter.swapcase())) for letter in server.authority)
         spellings = map("".join, itertools.product(*cases))
-        found.append(next(one for one in spellings if one not in found))
-    return found
+        names.append(next(spelling for spelling in spellings if spelling not in names))
+    return names
 
 
 def _have_hosts_names(servers: Sequence[NovaServer]) -> bool:
@@ -434,17 +436,17 @@ def _have_hosts_names(servers: Sequence[NovaServer]) -> bool:
 
     A name cannot have the brackets of an IPv6 address.
     """
-    hosts = {one.authority for one in servers}
-    return len(hosts) > 1 and all(set(one) <= _IN_SERVERS for one in hosts)
+    hosts = {server.authority for server in servers}
+    return len(hosts) > 1 and all(set(host) <= _IN_SERVERS for host in hosts)
 
 
 def _deletion(beginnings: Iterable[str]) -> Iterator[str]:
     """Yield the rules that delete all headers whose names begin in one of those ways."""
-    for one in beginnings:
-        yield f"    http-request del-header {_quoted([one])} -m beg"
+    for beginning in beginnings:
+        yield f"    http-request del-header {_quoted([beginning])} -m beg"
 
 
-def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:
+def _server(server: NovaServer, plan: HaproxyPlan, given: Descriptors) -> str:
     rest = "inter 2s downinter 10s" if plan.several else "inter 1s"
     words = [f"check {rest} fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down"]
     if plan.tls:
@@ -460,7 +462,7 @@ def _server(server: NovaServer, plan: Plan, given: Descriptors) -> str:
     return " ".join(words)
 
 
-def _handover(plan: Plan, given: Descriptors) -> Iterator[str]:
+def _handover(plan: HaproxyPlan, given: Descriptors) -> Iterator[str]:
     waits = plan.hold_timeout + plan.limits.body_timeout + HANDOVER_EXTRA
     yield f"backend {DAEMON}"
     yield f"    timeout server {_ms(waits)}"
@@ -498,8 +500,8 @@ def _tables() -> Iterator[str]:
 
 
 def _table(name: str, sizes: str, stored: str) -> str:
-    own = name.removeprefix(f"{_TABLES}/")
-    return f"    table {own} type string {sizes} expire {FORGET}s store {stored}"
+    short_name = name.removeprefix(f"{_TABLES}/")
+    return f"    table {short_name} type string {sizes} expire {FORGET}s store {stored}"
 
 
 def _address(server: NovaServer) -> str:

@@ -97,10 +97,10 @@ class Counts:
 
     def failed(self, line: str) -> None:
         """Note a failed request; *line* is haproxy's, see ``log-format`` in its configuration."""
-        found = _LINE.fullmatch(line)
-        if found is None:
+        match = _LINE.fullmatch(line)
+        if match is None:
             return
-        token, status, state, backend, path = found[1], int(found[2]), *found.group(3, 4, 5)
+        token, status, state, backend, path = match[1], int(match[2]), *match.group(3, 4, 5)
         claim = self._claim(token)
         if path == _UNREADABLE:
             _refused(claim, status)
@@ -133,24 +133,24 @@ class Counts:
         """Note any request, and log it as the daemon's own engine does at DEBUG.
 
         :param line: haproxy's with times, as with
-        :attr:`~dfmeta.proxy.engines.haproxy.plan.Plan.debug`.
+        :attr:`~dfmeta.proxy.engines.haproxy.plan.HaproxyPlan.debug`.
         """
         words = line.split(" ", len(TIMES))
-        found = _LINE.fullmatch(words.pop())
-        if found is None or len(words) != len(TIMES):
+        match = _LINE.fullmatch(words.pop())
+        if match is None or len(words) != len(TIMES):
             return
-        self.failed(found[0])
-        claim, path = self._claim(found[1]), found[5]
-        if claim is None or not path.startswith("/") or not found[3].startswith(_NOVAS_OWN):
+        self.failed(match[0])
+        claim, path = self._claim(match[1]), match[5]
+        if claim is None or not path.startswith("/") or not match[3].startswith(_NOVAS_OWN):
             return
         method, *numbers = words
         # -1: the request did not come so far.
-        size, total, asked, waited = (max(_signed(one), 0) for one in numbers)
+        size, total, answered, queued = (max(_signed(number), 0) for number in numbers)
         access.tell(
             claim,
-            Told(method, path, int(found[2]), size),
+            Told(method, path, int(match[2]), size),
             seconds=total / 1000,
-            timing=Timing(0.0, waited / 1000, asked / 1000, "nova"),
+            timing=Timing(0.0, queued / 1000, answered / 1000, "nova"),
         )
 
     def read(self, runtime: Runtime) -> None:
@@ -263,10 +263,10 @@ class Counts:
 
     def _claim(self, token: str) -> Claim | None:
         """Return the claim that a token stands for, if it still holds."""
-        found = read_token(token)
-        if found is None:
+        fields = read_token(token)
+        if fields is None:
             return None
-        endpoint, incarnation, number, epoch = found
+        endpoint, incarnation, number, epoch = fields
         identity, slot = self._registry.identity(endpoint), None
         if identity is not None and identity.incarnation == incarnation:
             slot = self._registry.slots(endpoint).get(number)

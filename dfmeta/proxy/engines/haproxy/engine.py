@@ -31,10 +31,10 @@ from dfmeta.errors import HaproxyError
 from dfmeta.http.server import HttpServer
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Endpoint
-from dfmeta.proxy.engines.engine import Engine, Terms
+from dfmeta.proxy.engines.engine import Engine, EngineSettings
 from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import Entries, GuestMap
-from dfmeta.proxy.engines.haproxy.plan import Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.process import Process
 from dfmeta.proxy.replicator import SETTLE_TIMEOUT, Replicator
 from dfmeta.runtime import clock, hub, threads
@@ -77,7 +77,7 @@ POLL: Final = 0.01
 class Setup:
     """The part of the configuration that haproxy's depends on."""
 
-    plan: Callable[[], Plan]
+    plan: Callable[[], HaproxyPlan]
     """Return the plan; resolves Nova's names, and may wait."""
     secrets: Secrets
     program: Program
@@ -85,7 +85,7 @@ class Setup:
 
 
 @dataclass(slots=True)
-class Failures:
+class ProcessFailures:
     """Processes that have failed since the start of the daemon."""
 
     count: int = 0
@@ -139,7 +139,7 @@ class Haproxy(Engine):
         )
         registry.watch(self._withdraw)
         self._remark = remark
-        self._failures = Failures()
+        self._failures = ProcessFailures()
         self._starting = Semaphore()
         """Held while a process is started: two of them would both go on."""
         self._ended = Event()
@@ -183,10 +183,10 @@ class Haproxy(Engine):
         """Replace haproxy: its connections came in over the device that does not exist any more."""
         threads.spawn_detached(self._replace)
 
-    def reload(self, terms: Terms, done: Callable[[], None]) -> None:
+    def reload(self, settings: EngineSettings, done: Callable[[], None]) -> None:
         """Apply a new configuration; haproxy is replaced only if its own differs."""
         service = self._handover.service
-        service.hold_timeout, service.limits = terms.hold_timeout, terms.limits
+        service.hold_timeout, service.limits = settings.hold_timeout, settings.limits
         threads.spawn_detached(self._reload, done)
 
     def collect(self) -> Iterable[Metric]:
@@ -378,10 +378,10 @@ class Haproxy(Engine):
             plan = setup.plan()
             if process is None:
                 continue
-            known = process.plan.servers
-            # A resolver may change their order each time. While it is away, the known ones count.
-            if not plan.servers or set(plan.servers) == set(known):
-                plan = replace(plan, servers=known)
+            present = process.plan.servers
+            # A resolver may change their order each time. While it is away, the present ones count.
+            if not plan.servers or set(plan.servers) == set(present):
+                plan = replace(plan, servers=present)
             if not process.runs(setup.program, plan, setup.secrets):
                 LOG.info(
                     "The addresses of Nova's hosts have changed, or a reload has failed; "

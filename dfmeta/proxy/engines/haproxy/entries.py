@@ -100,24 +100,24 @@ class Entries:
 
     def all(self) -> dict[str, str]:
         """Return all entries. Yields to other greenthreads."""
-        turns, endpoints, found = Turns(), self._registry.endpoints(), dict[str, str]()
+        turns, endpoints, entries = Turns(), self._registry.endpoints(), dict[str, str]()
         for first in range(0, len(endpoints), BATCH):
-            for _endpoint, entries in self.batch_of(endpoints[first : first + BATCH]):
-                found |= entries
+            for _endpoint, of_endpoint in self.batch_of(endpoints[first : first + BATCH]):
+                entries |= of_endpoint
             turns.give_way()
-        return found
+        return entries
 
     def _of(self, endpoint: Endpoint) -> dict[str, str]:
         identity = self._registry.identity(endpoint)
         if identity is None:
             return {}
         # While the number of a port is in doubt, answers wait, and the daemon holds its requests.
-        certain, found = self._registry.certain(endpoint), {}
+        certain, entries = self._registry.certain(endpoint), {}
         for number, slot in self._registry.slots(endpoint).items():
             value = self._value(endpoint, identity, number, slot)
             key = str(self._registry.keys.key_of(endpoint, number))
-            found[key] = value if certain else IN_DOUBT
-        return found
+            entries[key] = value if certain else IN_DOUBT
+        return entries
 
     def _value(self, endpoint: Endpoint, identity: Identity, number: int, slot: Slot) -> str:
         """Return the value of one address: only what is counted if its requests are the

@@ -56,7 +56,7 @@ class ProxyHeader(NamedTuple):
     port: int
     arrived: float
     """Seconds since the epoch."""
-    known: bool
+    identified: bool
     """Whether haproxy knew the guest when it accepted the connection."""
 
 
@@ -123,13 +123,13 @@ def read_header(start: bytes, rest: bytes) -> ProxyHeader:
     if length < addresses:
         raise HaproxyError(cause="a PROXY header of it is too short")
     raw = rest[:size]
-    port, _own = _PORTS.unpack_from(rest, 2 * size)
+    port, _local_port = _PORTS.unpack_from(rest, 2 * size)
     address = IPv4Address(raw) if size == 4 else IPv6Address(raw)
-    found = _ID.fullmatch(_unique_id(rest[addresses:]))
-    if found is None:
+    match = _ID.fullmatch(_unique_id(rest[addresses:]))
+    if match is None:
         raise HaproxyError(cause="a PROXY header of it has no time")
-    seconds, milliseconds, who = found.groups()
-    return ProxyHeader(address, port, int(seconds) + int(milliseconds) / 1000, bool(who))
+    seconds, milliseconds, guest = match.groups()
+    return ProxyHeader(address, port, int(seconds) + int(milliseconds) / 1000, bool(guest))
 
 
 def rest_length(start: bytes) -> int:
@@ -185,7 +185,7 @@ def _introduced(client: Any, peers: Container[int]) -> Introduction:
     start = _exactly(client, _START.size, until)
     source = read_header(start, _exactly(client, rest_length(start), until))
     waited = max(clock.wall() - source.arrived, 0.0)
-    return Introduction(source.address, source.port, waited=waited, counted=source.known)
+    return Introduction(source.address, source.port, waited=waited, counted=source.identified)
 
 
 def _unique_id(tlvs: bytes) -> str:

@@ -91,7 +91,7 @@ class Descriptors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class HaproxyPlan:
     """Everything that the configuration depends on, except descriptors and certificates."""
 
     servers: tuple[NovaServer, ...]

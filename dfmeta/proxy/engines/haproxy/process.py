@@ -34,7 +34,7 @@ from dfmeta.proxy.engines.haproxy.config import (
 )
 from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
-from dfmeta.proxy.engines.haproxy.plan import Descriptors, Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
 from dfmeta.runtime import threads
 from dfmeta.runtime.threads import wait_for_io
@@ -129,7 +129,7 @@ class Process:
     def __init__(
         self,
         program: Program,
-        plan: Plan,
+        plan: HaproxyPlan,
         secrets: Secrets,
         *,
         listeners: Sequence[Any],
@@ -145,16 +145,16 @@ class Process:
         self._own_lines = Seldom(LINES)
         given: list[int] = []
         with contextlib.ExitStack() as failed_start:
-            mine, theirs = socket.socketpair()
-            given.append(theirs.detach())
-            self.runtime = Runtime(mine)
+            link, far_end = socket.socketpair()
+            given.append(far_end.detach())
+            self.runtime = Runtime(link)
             failed_start.callback(self.runtime.close)
             try:
                 self._key = MemoryFile("dfmeta-cert", secrets.cert) if secrets.cert else None
                 if self._key is not None:
                     failed_start.callback(self._key.close)
                 log, errors = (_pipe(given, failed_start) for _ in range(2))
-                self._start([one.fileno() for one in listeners], handover, given)
+                self._start([listener.fileno() for listener in listeners], handover, given)
             finally:
                 for descriptor in given:
                     os.close(descriptor)
@@ -198,7 +198,7 @@ class Process:
             cwd="/",
         )
 
-    def runs(self, program: Program, plan: Plan, secrets: Secrets) -> bool:
+    def runs(self, program: Program, plan: HaproxyPlan, secrets: Secrets) -> bool:
         """Return whether it runs that program with that configuration."""
         return (self.program, self.plan, self.secrets) == (program, plan, secrets)
 
@@ -305,12 +305,12 @@ class Process:
 
     def _say(self, line: str) -> None:
         """Log a line of haproxy's own, unless there have been many within a minute."""
-        found = _OWN_LINE.fullmatch(line)
-        kind, said = found.groups() if found is not None else ("WARNING", line)
-        level = logging.DEBUG if _USUAL.match(said) else _LEVELS.get(kind, logging.WARNING)
+        match = _OWN_LINE.fullmatch(line)
+        kind, text = match.groups() if match is not None else ("WARNING", line)
+        level = logging.DEBUG if _USUAL.match(text) else _LEVELS.get(kind, logging.WARNING)
         held = self._own_lines.take() if level > logging.DEBUG else 0
         if held is not None:
-            LOG.log(level, "haproxy: %s%s", said, counted(held))
+            LOG.log(level, "haproxy: %s%s", text, counted(held))
 
 
 def descriptors_of(maxconn: int) -> int:
@@ -338,10 +338,10 @@ def _added(descriptor: int, given: list[int]) -> int:
 
 def _pipe(given: list[int], failed: contextlib.ExitStack) -> int:
     """Return the daemon's end of a new pipe, and add the other one to *given*."""
-    mine, theirs = os.pipe()
-    failed.callback(os.close, mine)
-    given.append(theirs)
-    return mine
+    reading, writing = os.pipe()
+    failed.callback(os.close, reading)
+    given.append(writing)
+    return reading
 
 
 def _read_lines(descriptor: int, take: Callable[[str], object]) -> None:

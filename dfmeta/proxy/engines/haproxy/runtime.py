@@ -73,12 +73,12 @@ class Runtime:
 
     def _connect(self, module: Any) -> Any:
         """Return a new connection, a socket of *module*."""
-        mine, theirs = module.socketpair()
-        with theirs, contextlib.ExitStack() as failed:
-            failed.callback(mine.close)
-            socket.send_fds(self._link, [b"x"], [theirs.fileno()])
+        near, far = module.socketpair()
+        with far, contextlib.ExitStack() as failed:
+            failed.callback(near.close)
+            socket.send_fds(self._link, [b"x"], [far.fileno()])
             failed.pop_all()
-        return mine
+        return near
 
     def change(self, name: str, before: Mapping[str, str], changes: Changes) -> None:
         """Change entries of the map *name*, each at once.
@@ -87,10 +87,12 @@ class Runtime:
             has one.
         :raises HaproxyError: when it does not confirm each of them.
         """
-        commands = [_command(name, key, value, key in before) for key, value in changes.items()]
-        for some in _batches((one for one in commands if one), most=COMMANDS):
-            answer = self.ask(";".join(some))
-            if answer != "\n" * len(some):
+        commands = [
+            _command(name, key, value, present=key in before) for key, value in changes.items()
+        ]
+        for batch in _batches(filter(None, commands), most=COMMANDS):
+            answer = self.ask(";".join(batch))
+            if answer != "\n" * len(batch):
                 raise HaproxyError(cause=f"it did not change its map: {answer.strip()[:80]!r}")
 
     def set_at_once(self, name: str, keys: Iterable[str], value: str, *, timeout: float) -> None:
@@ -107,17 +109,17 @@ class Runtime:
 
         :raises HaproxyError: when it does not confirm exactly these entries.
         """
-        found = _VERSION.fullmatch(self.ask(f"prepare map {name}"))
-        if found is None:
+        match = _VERSION.fullmatch(self.ask(f"prepare map {name}"))
+        if match is None:
             raise HaproxyError(cause="it did not prepare a new version of its map")
-        version = found[1]
-        for some in _batches(f"{key} {value}" for key, value in entries.items()):
-            payload = "\n".join(some)
+        version = match[1]
+        for batch in _batches(f"{key} {value}" for key, value in entries.items()):
+            payload = "\n".join(batch)
             answer = self.ask(f"add map @{version} {name} <<\n{payload}\n")
             if answer.strip():
                 raise HaproxyError(cause=f"it did not add to its map: {answer.strip()[:80]!r}")
-        there = self.ask(f"show map @{version} {name}").split("\n")
-        if sum(map(bool, there)) != len(entries):
+        shown = self.ask(f"show map @{version} {name}").split("\n")
+        if sum(map(bool, shown)) != len(entries):
             raise HaproxyError(cause="its map has not all entries that it was given")
         if self.ask(f"commit map @{version} {name}").strip():
             raise HaproxyError(cause="it did not use the new version of its map")
@@ -174,7 +176,7 @@ class Runtime:
 
         :raises HaproxyError: when it does not confirm it.
         """
-        commands = [f"set server {one} health down" for one in servers]
+        commands = [f"set server {server} health down" for server in servers]
         if commands and self.ask(";".join(commands)).strip():
             raise HaproxyError(cause="it did not change the state of a server")
 
@@ -191,10 +193,10 @@ def _failing() -> Iterator[None]:
         raise HaproxyError(cause=f"its runtime interface failed: {error}") from error
 
 
-def _command(name: str, key: str, value: str | None, there: bool) -> str:
+def _command(name: str, key: str, value: str | None, *, present: bool) -> str:
     if value is None:
-        return f"del map {name} {key}" if there else ""
-    return f"{'set' if there else 'add'} map {name} {key} {value}"
+        return f"del map {name} {key}" if present else ""
+    return f"{'set' if present else 'add'} map {name} {key} {value}"
 
 
 def _batches(lines: Iterable[str], *, most: int = REQUEST) -> Iterator[list[str]]:
@@ -228,10 +230,10 @@ def _rows(answer: str) -> Rows:
 
 def _fields(line: str) -> tuple[str, str]:
     """Return key and value of an entry; haproxy's answer has its address before them."""
-    found = _ENTRY.fullmatch(line)
-    if found is None:
+    match = _ENTRY.fullmatch(line)
+    if match is None:
         raise HaproxyError(cause="its map is not readable")
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 def _whole(sock: Any) -> str:

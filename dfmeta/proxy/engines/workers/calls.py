@@ -22,9 +22,9 @@ from dfmeta.proxy.application import Backend
 from dfmeta.proxy.attachments import Local
 from dfmeta.proxy.backends.network_data import Subports, Vlan
 from dfmeta.proxy.engines.workers.pipe import (
+    CallResult,
     Function,
     Pipe,
-    Result,
     answer_of,
     request_of,
     result_of,
@@ -90,7 +90,7 @@ class WorkerAnswers:
 
     def _attach(
         self, place: list[int], incarnation: int, request: dict[str, Any], source_port: int
-    ) -> Result:
+    ) -> CallResult:
         answer = None
         try:
             if self.attachments is not None:
@@ -104,7 +104,7 @@ class WorkerAnswers:
                 type(error).__name__,
             )
             answer = refusal(500, "defect", "An error in dfmeta; its log has the cause")
-        return Result({"changed": True}) if answer is None else result_of(answer)
+        return CallResult({"changed": True}) if answer is None else result_of(answer)
 
     def _open(
         self,
@@ -112,7 +112,7 @@ class WorkerAnswers:
         request: dict[str, Any],
         patience: float,
         words: list[str | None],
-    ) -> Result:
+    ) -> CallResult:
         try:
             view = self.backend.open(
                 request_of(request),
@@ -121,11 +121,13 @@ class WorkerAnswers:
                 goes_on=lambda word: word in words,
             )
             if view.http_tokens not in words:
-                return Result({"http_tokens": view.http_tokens})
+                return CallResult({"http_tokens": view.http_tokens})
             return result_of(view.answer(), http_tokens=view.http_tokens)
         except BackendError as error:
             upstream = isinstance(error, BackendUpstreamError)
-            return Result({"error": str(error.cause), "remedy": error.remedy, "upstream": upstream})
+            return CallResult(
+                {"error": str(error.cause), "remedy": error.remedy, "upstream": upstream}
+            )
 
 
 # In a worker

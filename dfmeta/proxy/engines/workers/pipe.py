@@ -31,7 +31,7 @@ it."""
 ANSWER_TIMEOUT = 10.0
 
 
-class Result(NamedTuple):
+class CallResult(NamedTuple):
     """The result of a call."""
 
     value: Any
@@ -42,7 +42,7 @@ class Result(NamedTuple):
 class Function:
     """A function that the other end may call.
 
-    :param run: returns a JSON value, an object with ``__slots__``, or a :class:`Result`.
+    :param run: returns a JSON value, an object with ``__slots__``, or a :class:`CallResult`.
     :param types: types of its JSON values.
     :param waits: whether it may wait, and so needs a greenthread of its own.
     """
@@ -91,7 +91,7 @@ class Pipe:
 
     def call(
         self, name: str, *values: object, timeout: float | None = ANSWER_TIMEOUT
-    ) -> Result | None:
+    ) -> CallResult | None:
         """Call a function of the other end and wait for its result; None: there is none in time.
 
         :param timeout: seconds; None: wait while the pipe is open.
@@ -102,7 +102,7 @@ class Pipe:
         number, event = self._number, Event()
         self._calls[number] = event
         self._send({"call": name, "values": values, "number": number})
-        result: Result | None = None
+        result: CallResult | None = None
         try:
             with threads.Timeout(timeout, False):
                 result = event.wait()
@@ -190,7 +190,7 @@ class Pipe:
     def _dispatch(self, message: Message) -> None:
         if "answers" in message:
             if (event := self._calls.pop(message["answers"], None)) is not None:
-                event.send(Result(message["value"], message.get(BYTES, b"")))
+                event.send(CallResult(message["value"], message.get(BYTES, b"")))
             return
         function = self._functions[message["call"]]
         function.check(message["values"])
@@ -202,7 +202,7 @@ class Pipe:
     def _run(self, function: Function, message: Message) -> None:
         value = function.run(*message["values"])
         if "number" in message:
-            result = value if isinstance(value, Result) else Result(value)
+            result = value if isinstance(value, CallResult) else CallResult(value)
             self._send({"answers": message["number"], "value": result.value}, result.body)
 
     def _next(self) -> Message | None:
@@ -221,10 +221,10 @@ class Pipe:
         size = self._open[BYTES]
         if len(self._incoming) < size:
             return None
-        found, self._open = self._open, None
-        found[BYTES] = bytes(self._incoming[:size])
+        message, self._open = self._open, None
+        message[BYTES] = bytes(self._incoming[:size])
         del self._incoming[:size]
-        return found
+        return message
 
     def _write(self) -> None:
         try:
@@ -265,13 +265,13 @@ def request_of(fields: Message) -> GuestRequest:
     return GuestRequest(**{**fields, "body": base64.b64decode(fields["body"])})
 
 
-def result_of(answer: Answer, **more: object) -> Result:
+def result_of(answer: Answer, **more: object) -> CallResult:
     """Return an answer as a result, for :func:`answer_of`; *more* stands beside it."""
     fields = {name: getattr(answer, name) for name in Answer.__slots__ if name != "body"}
-    return Result({**more, "answer": fields}, answer.body)
+    return CallResult({**more, "answer": fields}, answer.body)
 
 
-def answer_of(result: Result) -> Answer:
+def answer_of(result: CallResult) -> Answer:
     """Return the answer of :func:`result_of`."""
     message = result.value["answer"]
     return Answer(

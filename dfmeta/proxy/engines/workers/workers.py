@@ -30,7 +30,7 @@ from dfmeta.identity.registry import Registry
 from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import tell
-from dfmeta.proxy.engines.engine import Engine, Terms
+from dfmeta.proxy.engines.engine import Engine, EngineSettings
 from dfmeta.proxy.engines.workers.calls import SlotUse, WorkerAnswers
 from dfmeta.proxy.engines.workers.pipe import Function, Message, Pipe
 from dfmeta.proxy.recent import RECENT
@@ -73,19 +73,19 @@ class Worker:
     """The daemon's state of one worker process."""
 
     def __init__(self, listeners: Sequence[int]) -> None:
-        ours, theirs = green_socket.socketpair()
+        near, far = green_socket.socketpair()
         self._rights, rights = green_socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         first, *others = listeners
-        given = (first, theirs.fileno(), rights.fileno(), *others)
+        given = (first, far.fileno(), rights.fileno(), *others)
         process = subprocess.Popen(  # noqa: S603  # our own interpreter, our own module
             [sys.executable, "-m", MODULE, *map(str, given)],
             pass_fds=given,
             stdin=subprocess.DEVNULL,
             cwd="/",
         )
-        theirs.close()
+        far.close()
         rights.close()
-        self._prepare(process, ours)
+        self._prepare(process, near)
 
     def _prepare(self, process: Any, sock: Any) -> None:
         self.process = process
@@ -149,11 +149,11 @@ class Worker:
         try:
             while True:
                 wait_for_io(self._rights, read=True)
-                told, descriptors, _flags, _address = socket.recv_fds(self._rights.fd, 1, FDS_MAX)
+                data, descriptors, _flags, _address = socket.recv_fds(self._rights.fd, 1, FDS_MAX)
                 for descriptor in descriptors:
                     with socket.socket(fileno=descriptor) as connection:
                         keep_to(connection, device, anew=True)
-                if not told:
+                if not data:
                     break
         except OSError:
             LOG.debug("Worker %d sends no more connections", self.process.pid, exc_info=True)
@@ -224,7 +224,7 @@ class Workers(Engine):
     @property
     def serving(self) -> bool:
         """Whether guests are answered: one worker that serves is enough."""
-        return any(one.serving and not one.silent for one in self._workers)
+        return bool(self._answering())
 
     def start(self) -> None:
         """Start all workers; see :attr:`serving`."""
@@ -242,16 +242,16 @@ class Workers(Engine):
         for worker in self._replicator.flush():
             self._end(worker, "full", f"has not read its messages for {SETTLE_TIMEOUT:g} s")
 
-    def reload(self, terms: Terms, done: Callable[[], None]) -> None:
+    def reload(self, settings: EngineSettings, done: Callable[[], None]) -> None:
         """Replace all workers by new ones with the present settings.
 
         The old workers finish their requests. There is one replacement at a time: all calls during
         a replacement lead to one more replacement after it.
 
-        :param terms: not used: new workers read their settings.
+        :param settings: not used: new workers read their settings.
         :param done: called when all workers have been replaced.
         """
-        del terms
+        del settings
         self._replaced.append(done)
         if not self._replacing:
             self._replacing = True
@@ -259,15 +259,18 @@ class Workers(Engine):
 
     def _replace_all(self) -> None:
         while self._replaced:
-            told, self._replaced = self._replaced, []
+            callbacks, self._replaced = self._replaced, []
             before = [worker for worker in self._workers if not worker.leaving]
             for worker in before:
                 worker.succeeded = True
                 self._keep(worker)
-            while any(one in self._workers and one.succeeded and not one.leaving for one in before):
+            while any(
+                worker in self._workers and worker.succeeded and not worker.leaving
+                for worker in before
+            ):
                 threads.sleep(POLL)
-            if all(one.leaving or one not in self._workers for one in before):
-                for done in told:
+            if all(worker.leaving or worker not in self._workers for worker in before):
+                for done in callbacks:
                     done()
             else:
                 LOG.error(
@@ -306,9 +309,11 @@ class Workers(Engine):
 
     def _ask_all(self, ask: Callable[[Worker], object]) -> None:
         """Call *ask* with all workers that answer, at the same time."""
-        answering = [one for one in self._workers if one.serving and not one.silent]
-        for thread in [threads.spawn(ask, worker) for worker in answering]:
+        for thread in [threads.spawn(ask, worker) for worker in self._answering()]:
             thread.wait()
+
+    def _answering(self) -> list[Worker]:
+        return [worker for worker in self._workers if worker.serving and not worker.silent]
 
     # Processes
 

@@ -13,7 +13,7 @@ from dfmeta.errors import HaproxyError
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.engines.haproxy.counts import Counts
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
-from dfmeta.proxy.engines.haproxy.plan import Descriptors, NovaServer, Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan, NovaServer, Program, Secrets
 from dfmeta.proxy.engines.haproxy.process import Process
 from dfmeta.proxy.engines.haproxy.runtime import Changes, Rows
 from dfmeta.runtime import clock
@@ -26,21 +26,21 @@ SIX = replace(FOUR, address=ip_address("2001:db8::1"))
 OTHER = replace(FOUR, host="other.example", authority="other.example:1", port=1)
 NUMERIC = replace(SIX, host="2001:db8::1", authority="[2001:db8::1]:8775")
 PLANS = {
-    "plain": Plan(servers=(FOUR,)),
-    "no server": Plan(servers=()),
-    "both families": Plan(servers=(FOUR, SIX)),
-    "several hosts": Plan(servers=(FOUR, SIX, OTHER), several=True),
-    "several hosts, an address": Plan(servers=(FOUR, NUMERIC), several=True),
-    "tls": Plan(servers=(FOUR, SIX), tls=True),
-    "tls, several hosts": Plan(servers=(FOUR, OTHER), several=True, tls=True),
-    "tls, insecure": Plan(servers=(FOUR,), tls=True, insecure=True),
-    "forwarded": Plan(servers=(FOUR,), refuse_forwarded=True),
-    "debug": Plan(servers=(FOUR,), debug=True),
-    "subports": Plan(servers=(FOUR,), network_data_subports=True),
-    "503": Plan(servers=(FOUR,), timeout_answer="503"),
-    "close": Plan(servers=(FOUR,), timeout_answer="close"),
-    "no keepalive": Plan(servers=(FOUR,), limits=Limits(keepalive_timeout=0)),
-    "large": Plan(servers=(FOUR,), threads=2, maxconn=65536, hold_timeout=0),
+    "plain": HaproxyPlan(servers=(FOUR,)),
+    "no server": HaproxyPlan(servers=()),
+    "both families": HaproxyPlan(servers=(FOUR, SIX)),
+    "several hosts": HaproxyPlan(servers=(FOUR, SIX, OTHER), several=True),
+    "several hosts, an address": HaproxyPlan(servers=(FOUR, NUMERIC), several=True),
+    "tls": HaproxyPlan(servers=(FOUR, SIX), tls=True),
+    "tls, several hosts": HaproxyPlan(servers=(FOUR, OTHER), several=True, tls=True),
+    "tls, insecure": HaproxyPlan(servers=(FOUR,), tls=True, insecure=True),
+    "forwarded": HaproxyPlan(servers=(FOUR,), refuse_forwarded=True),
+    "debug": HaproxyPlan(servers=(FOUR,), debug=True),
+    "subports": HaproxyPlan(servers=(FOUR,), network_data_subports=True),
+    "503": HaproxyPlan(servers=(FOUR,), timeout_answer="503"),
+    "close": HaproxyPlan(servers=(FOUR,), timeout_answer="close"),
+    "no keepalive": HaproxyPlan(servers=(FOUR,), limits=Limits(keepalive_timeout=0)),
+    "large": HaproxyPlan(servers=(FOUR,), threads=2, maxconn=65536, hold_timeout=0),
 }
 GIVEN = Descriptors(listeners=(3,), handover=8, cli=4, log=5, map=6, away=7)
 
@@ -150,7 +150,7 @@ class FakeProcess(Process):
     def __init__(
         self,
         program: Program,
-        plan: Plan,
+        plan: HaproxyPlan,
         secrets: Secrets,
         *,
         listeners: Sequence[Any],

@@ -19,12 +19,12 @@ from dfmeta.identity.numbering import Device
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.syn_accounting import ACCEPTED
 from dfmeta.model import Endpoint
-from dfmeta.proxy.engines.engine import Terms
+from dfmeta.proxy.engines.engine import EngineSettings
 from dfmeta.proxy.engines.haproxy import engine as engine_module
 from dfmeta.proxy.engines.haproxy.config import COUNTED, FORGET, IN_DOUBT, OF_ADDRESS, OF_PORT
 from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.engines.haproxy.entries import Entries
-from dfmeta.proxy.engines.haproxy.plan import Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan, Program, Secrets
 from dfmeta.proxy.recent import RECENT
 from dfmeta.runtime import clock
 from tests.core.unit.haproxy.support import FOUR, OTHER, SIX, FakeProcess
@@ -45,7 +45,7 @@ class World:
         self.come()
         self.plain, self.secrets = True, Secrets()
         self.program = Program(binary="/haproxy", user="dfmeta-haproxy", version="2.6.1")
-        self.plan = Plan(servers=(FOUR,), hold_timeout=5.0)
+        self.plan = HaproxyPlan(servers=(FOUR,), hold_timeout=5.0)
         self.processes: list[FakeProcess] = []
         self.attempts: list[float] = []
         """Times of all starts."""
@@ -97,7 +97,7 @@ class World:
     def reload(self) -> Event:
         """Reload the configuration; the event is sent when it is in force."""
         done = Event()
-        self.engine.reload(Terms(7.0, Limits()), done.send)
+        self.engine.reload(EngineSettings(7.0, Limits()), done.send)
         eventlet.sleep(0.1)
         return done
 

@@ -20,7 +20,7 @@ from dfmeta.identity.registry import Registry
 from dfmeta.proxy.engines.haproxy import process as process_module
 from dfmeta.proxy.engines.haproxy.config import render, server_names, waiting
 from dfmeta.proxy.engines.haproxy.counts import Counts
-from dfmeta.proxy.engines.haproxy.plan import Plan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.process import Process
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import QUIET
@@ -84,7 +84,7 @@ def test_answer_waits_in_lua_for_at_most_hold_timeout() -> None:
 
 def test_options_have_their_lines() -> None:
     limits = Limits(header_timeout=2, keepalive_timeout=3, send_timeout=4, connections_per_port=5)
-    limited = Plan(servers=(FOUR,), limits=limits)
+    limited = HaproxyPlan(servers=(FOUR,), limits=limits)
     most = limits.connections_per_port + limits.waiting_per_port
     for plan, *lines in (
         (PLANS["large"], " maxconn 98304", " maxconn 65536", " nbthread 2", " timeout queue 1"),
