@@ -2,6 +2,10 @@
 
 Trust: see :mod:`dfmeta.devices.elements`. Values of a device that are not understood are left out:
 a bus without an address is better than a wrong address.
+
+Sources: libvirt's formatdomain.rst ("Device Addresses") and qemuBuildDeviceAddressProps for the
+addresses in QEMU; xen-vbd-interface(7) for the numbers of Xen's disks; nova/virt/libvirt/driver.py
+(``_prepare_device_bus``) for the bus of each device.
 """
 
 from __future__ import annotations
@@ -10,14 +14,16 @@ import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from dfmeta.devices.addresses import Facts, disk_bus, ide_of_xen, nic_bus, xen_disk
 from dfmeta.devices.check import validate
 from dfmeta.devices.elements import DomainReader
-from dfmeta.devices.model import Bus, Disk, IdeBus, Nic, NoBus, XenBus
 from dfmeta.devices.rules import Candidate, TagRule, pick
+from dfmeta.devices.schema import NONE
 from dfmeta.errors import DomainError, TagRuleError
+
+Facts = Mapping[str, str]
+"""A device's element: ``path@attribute`` or ``path`` of each part below it → the value."""
 
 XEN: Final = "xen"
 LXC: Final = "lxc"
@@ -28,7 +34,27 @@ _MAC: Final = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", re.ASCII)
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _VLAN_MAX: Final = 4094
 _FOUND_BY: Final = frozenset({"address", "serial", "path", "mac"})
+_PCI_LIMITS: Final = (1 << 32, 256, 32, 8)
+_NUMBER: Final = re.compile(r"0x[0-9a-fA-F]{1,8}|[0-9]{1,9}", re.ASCII)
+_NARROW: Final = frozenset({"", "auto", "lsilogic", "ncr53c90", "am53c974", "dc390"})
+"""SCSI controllers on which the unit is the target, and the LUN is 0. ``auto`` is LSI's."""
+_XEN_DISK: Final = re.compile(r"(xvd|hd|sd)([a-z]{1,3})([0-9]{0,3})", re.ASCII)
+_XEN_VIF: Final = re.compile(r"vif[0-9]+\.([0-9]{1,5})", re.ASCII)
+_PARTITIONS: Final = 16
+"""Number of minor numbers that each of Xen's first sixteen disks has."""
+_PARTITION_MAX: Final = 255
 _LOST: Final = "the guest could not identify that disk: give the disk a <serial>"
+
+
+class Bus(NamedTuple):
+    """The bus of a device, and its address in the form of the bus; None: unknown."""
+
+    name: str
+    address: str | None = None
+
+
+NO_BUS: Final = Bus(NONE)
+"""That of a container's device, or of a device of the mainboard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,22 +156,24 @@ def _candidates(reader: _Reader) -> Iterator[Candidate]:
     nics = 0
     for element, (kind, facts) in enumerate(reader.devices):
         if kind == "interface":
-            nic = _nic(facts, nic_bus(facts, hypervisor=hypervisor, number=nics))
+            bus = nic_bus(facts, hypervisor=hypervisor, number=nics)
             nics += 1
-            if nic is not None:
-                yield Candidate(nic.to_dict(), _nic_names(facts), element)
+            mac = facts.get("mac@address", "").lower()
+            # The document requires a MAC.
+            if _MAC.fullmatch(mac):
+                devname = _line(facts.get("guest@dev"))
+                nic = _device("nic", bus, mac=mac, devname=devname, vlan=_vlan(facts))
+                yield Candidate(nic, _nic_names(facts), element)
         elif kind == "disk" and facts.get("@device", "disk") in ("disk", "lun"):
             hvm = hypervisor == XEN and reader.values.get("os/type", "").strip() == "hvm"
             for disk in _disks(facts, models, hypervisor=hypervisor, hvm=hvm):
-                yield Candidate(disk.to_dict(), _disk_names(facts), element)
+                yield Candidate(disk, _disk_names(facts), element)
 
 
-def _nic(facts: Facts, bus: Bus) -> Nic | None:
-    """Return a NIC; None without a MAC, which is required in the document."""
-    mac = facts.get("mac@address", "").lower()
-    if not _MAC.fullmatch(mac):
-        return None
-    return Nic(bus=bus, mac=mac, devname=_line(facts.get("guest@dev")), vlan=_vlan(facts))
+def _device(kind: str, bus: Bus, **members: object) -> dict[str, Any]:
+    """Return a device's object for the document, without the members that are None."""
+    given = {"type": kind, "bus": bus.name, "address": bus.address, **members}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _vlan(facts: Facts) -> int | None:
@@ -159,23 +187,20 @@ def _vlan(facts: Facts) -> int | None:
 
 def _disks(
     facts: Facts, models: Mapping[str, str], *, hypervisor: str, hvm: bool
-) -> Iterator[Disk]:
+) -> Iterator[dict[str, Any]]:
     """Yield the views of a disk in the guest."""
     serial = _line(facts.get("serial", "").strip())
     target = facts.get("target@dev", "")
-    if hypervisor == LXC:
-        path = _line(f"/dev/{target}") if target else None
-        yield Disk(bus=NoBus(), serial=serial, path=path)
-        return
     emulated = ide_of_xen(target) if hvm else None
-    if emulated is not None and serial:
-        # Xen shows it twice (specification 002); only the serial reveals that to the guest.
-        yield Disk(bus=IdeBus(emulated), serial=serial)
-        yield Disk(bus=XenBus(xen_disk(target)), serial=serial, path=_xen_path(target))
-        return
     bus = disk_bus(facts, models)
-    path = _xen_path(target) if isinstance(bus, XenBus) else None
-    yield Disk(bus=bus, serial=serial, path=path)
+    path = _xen_path(target) if bus.name == "xen" else None
+    if hypervisor == LXC:
+        bus, path = NO_BUS, _line(f"/dev/{target}") if target else None
+    elif emulated is not None and serial:
+        # Xen shows it twice (specification 002); only the serial reveals that to the guest.
+        yield _device("disk", Bus("ide", emulated), serial=serial)
+        bus, path = Bus("xen", xen_disk(target)), _xen_path(target)
+    yield _device("disk", bus, serial=serial, path=path)
 
 
 def _xen_path(target: str) -> str | None:
@@ -213,3 +238,113 @@ def _names(**values: tuple[str | None, ...]) -> dict[str, tuple[str, ...]]:
 def _line(text: str | None) -> str | None:
     """Return *text* if it may occur in the document, else None."""
     return text if text and _PRINTABLE.fullmatch(text) else None
+
+
+def nic_bus(facts: Facts, *, hypervisor: str, number: int) -> Bus:
+    """Return the bus of a NIC, with its address.
+
+    :param hypervisor: the domain's type, such as ``kvm``, ``xen`` or ``lxc``.
+    :param number: number of the interface in the domain, from 0 on.
+    """
+    bus = _of_address(facts)
+    if bus is None and hypervisor == "xen":
+        # In a running domain, the name on the host has the number: removed interfaces leave gaps.
+        vif = _XEN_VIF.fullmatch(facts.get("target@dev", ""))
+        return Bus("xen", str(int(vif[1])) if vif else str(number))
+    return bus or NO_BUS
+
+
+def disk_bus(facts: Facts, models: Mapping[str, str]) -> Bus:
+    """Return the bus of a disk, with its address.
+
+    A SATA disk has no address that a guest could recognise, so its bus is ``none``.
+
+    :param models: index → model of the domain's SCSI controllers.
+    """
+    if (bus := _of_address(facts)) is not None:
+        return bus
+    match facts.get("target@bus", ""):
+        case "scsi":
+            return Bus("scsi", _scsi(facts, models))
+        case "ide":
+            return Bus("ide", _ide(facts))
+        case "usb":
+            return Bus("usb")
+        case "xen":
+            return Bus("xen", xen_disk(facts.get("target@dev", "")))
+    return NO_BUS
+
+
+def xen_disk(target: str) -> str | None:
+    """Return a disk's number in XenBus, from its name such as ``xvda``; None without a number."""
+    named = _XEN_DISK.fullmatch(target)
+    if not named:
+        return None
+    disk = 0
+    for letter in named[2]:
+        disk = disk * 26 + ord(letter) - ord("a") + 1
+    disk -= 1
+    partition = int(named[3] or 0)
+    if named[1] == "hd":
+        return str((3, 22)[disk // 2] << 8 | disk % 2 << 6 | partition) if disk < 4 else None
+    if disk < 16 and partition < _PARTITIONS:
+        return str((202 if named[1] == "xvd" else 8) << 8 | disk << 4 | partition)
+    if named[1] == "sd" or partition > _PARTITION_MAX:
+        return None
+    return str(1 << 28 | disk << 8 | partition)
+
+
+def ide_of_xen(target: str) -> str | None:
+    """Return the IDE address of a disk's emulated view in a Xen HVM guest; None without one."""
+    named = _XEN_DISK.fullmatch(target)
+    if not named or named[1] == "sd" or named[3] or named[2] not in ("a", "b", "c", "d"):
+        return None
+    disk = ord(named[2]) - ord("a")
+    return f"{disk // 2}:{disk % 2}"
+
+
+def _of_address(facts: Facts) -> Bus | None:
+    match facts.get("address@type"):
+        case "pci":
+            return Bus("pci", _pci(facts))
+        case "usb":
+            port = f"{facts.get('address@bus', '')}:{facts.get('address@port', '')}"
+            return Bus("usb", port if re.fullmatch(r"[0-9]+:[0-9]+(\.[0-9]+)*", port) else None)
+    return None
+
+
+def _pci(facts: Facts) -> str | None:
+    numbers = _numbers(facts, domain="0", bus="", slot="", function="")
+    if any(number >= limit for number, limit in zip(numbers, _PCI_LIMITS, strict=False)):
+        return None
+    return "{:04x}:{:02x}:{:02x}.{:x}".format(*numbers) if numbers else None
+
+
+def _scsi(facts: Facts, models: Mapping[str, str]) -> str | None:
+    drive = _drive(facts)
+    if not drive:
+        return None
+    controller, bus, target, unit = drive
+    if models.get(str(controller), "") in _NARROW:
+        return f"{controller:x}:{bus:x}:{unit:x}:0"
+    return f"{controller:x}:{bus:x}:{target:x}:{unit:x}"
+
+
+def _ide(facts: Facts) -> str | None:
+    drive = _drive(facts)
+    return f"{drive[1]}:{drive[3]}" if drive and drive[1] <= 1 and drive[3] <= 1 else None
+
+
+def _drive(facts: Facts) -> tuple[int, ...]:
+    """Return controller, bus, target and unit; empty if one is invalid."""
+    if facts.get("address@type") != "drive":
+        return ()
+    return _numbers(facts, controller="0", bus="0", target="0", unit="0")
+
+
+def _numbers(facts: Facts, **defaults: str) -> tuple[int, ...]:
+    """Return numbers of an address, which are decimal or have 0x in front; empty if one is not."""
+    texts = [facts.get(f"address@{name}", default) for name, default in defaults.items()]
+    if not all(_NUMBER.fullmatch(text) for text in texts):
+        return ()
+    return tuple(int(text, 16 if text.startswith("0x") else 10) for text in texts)

@@ -1,4 +1,4 @@
-"""The JSON schema of a document of devices (draft 2020-12), as a literal.
+"""The JSON schema of a document of devices (draft 2020-12), and its members in each version.
 
 It is the schema of specification 002 with corrections. The original lacks a comma, has patterns
 that are not anchored at the end, has no Xen bus, places the buses below ``additionalProperties``,
@@ -14,7 +14,7 @@ nova/objects/virt_device_metadata.py for ``vlan``, ``vf_trusted`` and the addres
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 TAG_MAX: Final = 60
@@ -101,3 +101,30 @@ SCHEMA: Final[dict[str, Any]] = {
     },
 }
 """The first check of :func:`dfmeta.devices.validate`; rules between devices follow."""
+
+SINCE: Final = "2016-06-30"
+"""The first version with ``devices`` (Newton)."""
+MEMBERS: Final[Mapping[str, str]] = {"vlan": "2017-02-22", "vf_trusted": "2018-08-27"}
+"""Member of a NIC → first version with it (Ocata, Rocky)."""
+TYPES: Final[Mapping[str, str]] = {"share": "2025-04-04"}
+"""Type of a device → first version with it (Epoxy)."""
+
+
+def as_of(version: str, devices: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a valid document's devices of that version, with its members.
+
+    A NIC without a tag is there for the sake of its other members, and is left out before them.
+
+    :param version: a date, ``YYYY-MM-DD``, from :data:`SINCE` on, or ``latest``.
+    """
+    late = {name for name, since in MEMBERS.items() if version < since}
+    dated = []
+    for device in devices:
+        has = {"tags", *MEMBERS} & device.keys()
+        if device.get("type") == "nic" and has:
+            if has <= late:
+                continue
+            device = {name: value for name, value in device.items() if name not in late}
+        if version >= TYPES.get(device.get("type", ""), SINCE):
+            dated.append(dict(device))
+    return dated

@@ -23,7 +23,14 @@ from tests.harness.netns import ROOT, Namespace
 
 SOURCES = ("bench", "dfmeta", "devstack", "doc", "etc", "tests", "tools")
 NOT_KEPT = shutil.ignore_patterns("__pycache__", "build", ".*_cache", ".hypothesis")
-COMMANDS = {"dfmeta", "dfmeta-agent", "dfmeta-cni", "dfmeta-store", "dfmeta-tag-devices"}
+COMMANDS = {
+    "dfmeta",
+    "dfmeta-agent",
+    "dfmeta-cni",
+    "dfmeta-cni-zip",
+    "dfmeta-store",
+    "dfmeta-tag-devices",
+}
 ALONE = ("env", "-u", "PYTHONPATH")
 INSTALL = (ROOT / "doc/source/install.rst").read_text(encoding="utf-8")
 FULL = f"dfmeta-{version('dfmeta')}"
@@ -149,8 +156,12 @@ def test_the_guests_program_and_the_cni_plugin_run(installed: Path, tmp_path: Pa
     document.write_text('{"devices": []}')
     done = run_alone(installed / "bin/dfmeta-tag-devices", "--dry-run", "--file", document)
     assert done.returncode == 0, done.stderr
-    done = run_alone("env", "CNI_COMMAND=VERSION", installed / "bin/dfmeta-cni")
-    assert "supportedVersions" in done.stdout, done
+    plugin = tmp_path / "dfmeta-cni"
+    done = run_alone(installed / "bin/dfmeta-cni-zip", plugin)
+    assert done.returncode == 0, done.stderr
+    for program in (installed / "bin/dfmeta-cni", plugin):
+        done = run_alone("env", "CNI_COMMAND=VERSION", program)
+        assert "supportedVersions" in done.stdout, done
 
 
 def test_the_store_makes_its_database(installed: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dfmeta.cli.devices_command import splice
 from dfmeta.devices import as_of, validate
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX, VALUES_MAX
 from dfmeta.devices.schema import ADDRESSES, SCHEMA, TAG_MAX
-from dfmeta.devices.splice import splice
 from dfmeta.errors import DeviceError
 from tests.core.unit.devices.documents import GOOD, REFUSED, disk, load, nic
 
