@@ -88,11 +88,11 @@ def _check_json(document: object) -> None:
         if isinstance(value, dict):
             for name in value:
                 _check_scalar(path, name if isinstance(name, str) else b"")
-            waiting += (((*path, name), one) for name, one in value.items())
+            waiting += (((*path, name), item) for name, item in value.items())
         elif isinstance(value, list):
             # Only as many as can be counted: a list may contain itself many times.
             shown = value[: VALUES_MAX + 1]
-            waiting += (((*path, number), one) for number, one in enumerate(shown))
+            waiting += (((*path, number), item) for number, item in enumerate(shown))
         else:
             _check_scalar(path, value)
 
@@ -138,10 +138,10 @@ def _clash(devices: list[dict[str, Any]], number: int, before: list[int]) -> str
     if device["type"] == "nic":
         same = device["mac"].lower() == devices[before[0]]["mac"].lower()
         return f"{first}, with the same MAC" if same else f"{first}: a tag belongs to one NIC"
-    others = [devices[one] for one in before]
-    if not device.get("serial") or any(one.get("serial") != device["serial"] for one in others):
+    others = [devices[other] for other in before]
+    if not device.get("serial") or any(other.get("serial") != device["serial"] for other in others):
         return f"{first}, which is not a view of the same disk: the serials differ or are missing"
-    if device["bus"] in {one["bus"] for one in others}:
+    if device["bus"] in {other["bus"] for other in others}:
         return f"is also a tag of another disk with the same serial on the bus {device['bus']}"
     return ""
 
@@ -151,13 +151,13 @@ def _cause(error: ValidationError) -> str:
     value = _show(error.instance)
     match error.validator:
         case "required":
-            missing = [one for one in error.validator_value if one not in error.instance]
+            missing = [name for name in error.validator_value if name not in error.instance]
             return f"has no {missing[0]}"
         case "type":
             return f"{value} is not of type {error.validator_value}"
         case "enum":
-            known = ", ".join(error.validator_value)
-            return f"{value} is not one of {known}"
+            values = ", ".join(error.validator_value)
+            return f"{value} is not one of {values}"
         case "minLength":
             return "is empty"
         case "maxLength":

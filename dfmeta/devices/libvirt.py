@@ -78,16 +78,16 @@ class DomainDevices:
         """
         given: dict[int, list[str]] = {}
         for rule in tags:
-            for one in pick(rule, self.candidates):
-                if not one.members.keys() & _FOUND_BY:
+            for candidate in pick(rule, self.candidates):
+                if not candidate.members.keys() & _FOUND_BY:
                     raise TagRuleError(rule=str(rule), cause=_LOST)
-                roles = given.setdefault(self.candidates.index(one), [])
+                roles = given.setdefault(self.candidates.index(candidate), [])
                 if rule.tag not in roles:
                     roles.append(rule.tag)
         devices = []
-        for number, one in enumerate(self.candidates):
-            roles = given.get(number, [])
-            devices.append({**one.members, "tags": roles} if roles else dict(one.members))
+        for number, candidate in enumerate(self.candidates):
+            tagged = {"tags": given[number]} if number in given else {}
+            devices.append({**candidate.members, **tagged})
         document = {"devices": devices}
         validate(document)
         return document
@@ -106,9 +106,9 @@ def read_domain(data: bytes) -> DomainDevices:
         identity = str(uuid.UUID(reader.values.get("uuid", "").strip()))
     except ValueError as error:
         raise DomainError(cause="it has no domain/uuid") from error
-    found = tuple(_candidates(reader))
+    candidates = tuple(_candidates(reader))
     name = reader.values.get("name", "").strip()
-    return DomainDevices(identity, name, active=reader.root == "domstatus", candidates=found)
+    return DomainDevices(identity, name, reader.root == "domstatus", candidates)
 
 
 class _Reader(DomainReader):
@@ -220,9 +220,9 @@ def _nic_names(facts: Facts) -> dict[str, tuple[str, ...]]:
 def _disk_names(facts: Facts) -> dict[str, tuple[str, ...]]:
     sources = [facts.get(f"source@{name}") for name in ("volume", "name", "file", "dev", "dir")]
     serial = facts.get("serial", "").strip()
-    last = [one.rpartition("/")[2] for one in sources if one]
+    last = [source.rpartition("/")[2] for source in sources if source]
     # Cinder names a volume volume-<id>, and Nova uses the id as the serial.
-    cinder = [one.removeprefix("volume-") for one in last]
+    cinder = [name.removeprefix("volume-") for name in last]
     return _names(
         serial=(serial,),
         target=(facts.get("target@dev"),),
@@ -232,7 +232,7 @@ def _disk_names(facts: Facts) -> dict[str, tuple[str, ...]]:
 
 
 def _names(**values: tuple[str | None, ...]) -> dict[str, tuple[str, ...]]:
-    return {key: tuple(dict.fromkeys(filter(None, some))) for key, some in values.items()}
+    return {key: tuple(dict.fromkeys(filter(None, names))) for key, names in values.items()}
 
 
 def _line(text: str | None) -> str | None:

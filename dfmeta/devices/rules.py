@@ -83,8 +83,10 @@ class Candidate:
     def __str__(self) -> str:
         """Return the names of the device, for an error."""
         first = {key: values[0] for key, values in self.names.items() if values}
-        known = (f"{key}:{one if one.isprintable() else ascii(one)}" for key, one in first.items())
-        return " ".join((self.type, *known))
+        names = (
+            f"{key}:{name if name.isprintable() else ascii(name)}" for key, name in first.items()
+        )
+        return " ".join((self.type, *names))
 
     def is_meant(self, rule: TagRule) -> bool:
         """Return whether a rule names the device. The case of MACs is ignored."""
@@ -103,10 +105,10 @@ def pick(rule: TagRule, candidates: Sequence[Candidate]) -> list[Candidate]:
 
     :raises TagRuleError: the rule names no device, or more than one.
     """
-    meant = [one for one in candidates if one.is_meant(rule)]
+    meant = [candidate for candidate in candidates if candidate.is_meant(rule)]
     if not meant:
-        there = [one for one in candidates if one.type == rule.type]
-        raise TagRuleError(rule=str(rule), cause=f"no such device. Known devices: {_list(there)}")
+        same = [candidate for candidate in candidates if candidate.type == rule.type]
+        raise TagRuleError(rule=str(rule), cause=f"no such device. Known devices: {_list(same)}")
     if not _same(meant):
         cause = f"{len(meant)} devices match, but a tag is for one. Name one of: {_list(meant)}"
         raise TagRuleError(rule=str(rule), cause=cause)
@@ -114,20 +116,20 @@ def pick(rule: TagRule, candidates: Sequence[Candidate]) -> list[Candidate]:
     if not serial:
         return meant
     # Another view of the disk may have other names.
-    views = [one for one in candidates if one.members.get("serial") == serial]
+    views = [candidate for candidate in candidates if candidate.members.get("serial") == serial]
     return views if _same(views) else meant
 
 
 def _same(candidates: Sequence[Candidate]) -> bool:
     """Return whether all are one device: one element, or one serial on different buses."""
-    if len({one.element for one in candidates}) == 1:
+    if len({candidate.element for candidate in candidates}) == 1:
         return True
-    serials = {one.members.get("serial") for one in candidates}
-    buses = {one.members["bus"] for one in candidates}
+    serials = {candidate.members.get("serial") for candidate in candidates}
+    buses = {candidate.members["bus"] for candidate in candidates}
     return len(serials) == 1 and None not in serials and len(buses) == len(candidates)
 
 
 def _list(candidates: Sequence[Candidate]) -> str:
-    shown = [str(one) for one in candidates[:_SHOWN]]
+    shown = [str(candidate) for candidate in candidates[:_SHOWN]]
     more = [f"{len(candidates) - _SHOWN} more"] if len(candidates) > _SHOWN else []
     return "; ".join((*shown, *more)) or "no devices of that type"

@@ -109,7 +109,9 @@ def test_the_wheel_has_the_package_and_what_is_to_be_set_up_and_nothing_else(
     assert placed == {
         name.removeprefix("etc/").removeprefix("dfmeta/") for name in files(ROOT, "etc")
     }
-    rest = members - code - {data + name for name in placed}
+    tool = f"{FULL}.data/scripts/dfmeta-cni-zip"
+    assert tool in members
+    rest = members - code - {data + name for name in placed} - {tool}
     assert {name.partition("/")[0] for name in rest} == {f"{FULL}.dist-info"}
     assert [name for name in rest if name.endswith("/LICENSE")]
 
