@@ -54,6 +54,8 @@ MAX_INTERFACES = 16
 Say = Callable[[str], None]
 Numbers = Tuple[int, ...]
 Parts = Tuple[str, ...]
+Machine = List["SysfsDevice"]
+Tagged = Dict["SysfsDevice", List[str]]
 
 _PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])")
 _SCSI = re.compile(r"(\d+):(\d+):(\d+):(\d+)")
@@ -80,7 +82,7 @@ class TagError(Exception):
     """An error that ends the program; its message is the last line on stderr."""
 
 
-class Device(NamedTuple):
+class SysfsDevice(NamedTuple):
     """A device of this machine, from sysfs. ``parts`` is its path below ``devices``."""
 
     kind: str
@@ -95,7 +97,7 @@ class Device(NamedTuple):
     devtype: str = ""
 
 
-class Wanted(NamedTuple):
+class DocumentEntry(NamedTuple):
     """A device of the document; its valid tags are encoded, the others are left out."""
 
     kind: str
@@ -173,7 +175,7 @@ def _depth(text: str) -> int:
     return deepest
 
 
-def wanted_devices(document: Dict[str, Any], say: Say) -> List[Wanted]:
+def wanted_devices(document: Dict[str, Any], say: Say) -> List[DocumentEntry]:
     """Return the devices of a document, also those without tags; report those left out.
 
     :raises TagError: ``devices`` is not a list, or too long.
@@ -183,13 +185,13 @@ def wanted_devices(document: Dict[str, Any], say: Say) -> List[Wanted]:
         return []
     if not isinstance(devices, list) or len(devices) > MAX_DEVICES:
         raise TagError(f"devices is not a list, or has more than {MAX_DEVICES} elements")
-    found = []
+    wanted = []
     for number, entry in enumerate(devices):
         if not isinstance(entry, dict) or entry.get("type") not in ("nic", "disk"):
             say(f"devices[{number}] is neither a nic nor a disk: left out")
             continue
-        found.append(_wanted(entry, _tags(entry.get("tags"), f"devices[{number}]", say)))
-    return found
+        wanted.append(_wanted(entry, _tags(entry.get("tags"), f"devices[{number}]", say)))
+    return wanted
 
 
 def _tags(tags: object, where: str, say: Say) -> Tuple[str, ...]:
@@ -200,27 +202,27 @@ def _tags(tags: object, where: str, say: Say) -> Tuple[str, ...]:
         return ()
     if len(tags) > MAX_TAGS:
         say(f"{where} has more than {MAX_TAGS} tags: the rest is left out")
-    found = []  # type: List[str]
+    texts = []  # type: List[str]
     for tag in tags[:MAX_TAGS]:
         text = ""
         with contextlib.suppress(ValueError):
             text = encoded(tag) if isinstance(tag, str) else ""
         if not text:
             say(f"tag {_s(tag)} of {where} is not text, is empty or is too long: left out")
-        elif text not in found:
-            found.append(text)
-    return tuple(found)
+        elif text not in texts:
+            texts.append(text)
+    return tuple(texts)
 
 
-def _wanted(entry: Dict[str, Any], tags: Tuple[str, ...]) -> Wanted:
+def _wanted(entry: Dict[str, Any], tags: Tuple[str, ...]) -> DocumentEntry:
     kind = entry["type"]
     bus, address = _text(entry, "bus"), _text(entry, "address")
     names = ("devname",) if kind == "nic" else ("path", "devname")
-    name = next((text for text in (_text(entry, one) for one in names) if text), "")
+    name = next((text for text in (_text(entry, member) for member in names) if text), "")
     name = re.sub("^/dev/", "", name).replace("/", "!")
     identity = _text(entry, "mac").lower() if kind == "nic" else _text(entry, "serial").strip()
-    shown = " ".join([kind, *(_s(one) for one in (bus, address, name, identity) if one)])
-    return Wanted(kind, bus, numbers_of(bus, address), name, identity, tags, shown)
+    shown = " ".join([kind, *(_s(text) for text in (bus, address, name, identity) if text)])
+    return DocumentEntry(kind, bus, numbers_of(bus, address), name, identity, tags, shown)
 
 
 def _text(entry: Dict[str, Any], name: str) -> str:
@@ -256,9 +258,9 @@ def numbers_of(bus: str, address: str) -> Numbers:
 # This machine
 
 
-def read_machine(sysfs: str) -> List[Device]:
+def read_machine(sysfs: str) -> Machine:
     """Return the interfaces and whole disks of a sysfs, by kind and name."""
-    found = []
+    devices = []
     hosts = _scsi_hosts(sysfs)
     for kind, folder in (("nic", "class/net"), ("disk", "class/block")):
         for name in _names(os.path.join(sysfs, folder)):
@@ -271,8 +273,8 @@ def read_machine(sysfs: str) -> List[Device]:
             addresses = frozenset(_addresses(sysfs, parts, hosts))
             event = _attribute(os.path.join(path, "uevent")).decode("latin-1")
             sort = "".join(re.findall("(?m)^DEVTYPE=(.*)$", event))
-            found.append(Device(kind, name, parts, addresses, identity, key, sort))
-    return found
+            devices.append(SysfsDevice(kind, name, parts, addresses, identity, key, sort))
+    return devices
 
 
 def _names(folder: str) -> List[str]:
@@ -310,9 +312,8 @@ def _serial(sysfs: str, path: str, parts: Tuple[str, ...]) -> Tuple[str, str]:
     and ATA have it in page 0x80 of the vital product data (SPC-4, 7.8.14)."""
     places = [os.path.join(path, "serial"), os.path.join(path, "device", "serial")]
     above = (parts[: place + 1] for place in range(len(parts) - 1, -1, -1))
-    places += [
-        os.path.join(sysfs, "devices", *up, "serial") for up in above if _USB.fullmatch(up[-1])
-    ]
+    usb = (names for names in above if _USB.fullmatch(names[-1]))
+    places += [os.path.join(sysfs, "devices", *names, "serial") for names in usb]
     for place in places:
         text = _attribute(place).decode("latin-1").strip()
         if text:
@@ -323,12 +324,12 @@ def _serial(sysfs: str, path: str, parts: Tuple[str, ...]) -> Tuple[str, str]:
 
 def _scsi_hosts(sysfs: str) -> List[int]:
     """Return the numbers of the SCSI hosts that a hypervisor counts: not those of ATA and USB."""
-    found = []
+    hosts = []
     for name in _names(os.path.join(sysfs, "class/scsi_host")):
         parts = _parts(sysfs, os.path.join(sysfs, "class/scsi_host", name))
         if re.fullmatch(r"host\d+", name) and parts and not _is_translated(parts):
-            found.append(int(name[4:]))
-    return sorted(found)
+            hosts.append(int(name[4:]))
+    return sorted(hosts)
 
 
 def _is_translated(parts: Tuple[str, ...]) -> bool:
@@ -353,7 +354,7 @@ def _pci(_sysfs: str, _above: Parts, groups: Parts, _hosts: List[int]) -> Iterat
 
 
 def _scsi(_sysfs: str, above: Parts, groups: Parts, hosts: List[int]) -> Iterator[Numbers]:
-    host, *rest = (int(one) for one in groups)
+    host, *rest = (int(part) for part in groups)
     if not _is_translated(above):
         if host in hosts:
             yield (hosts.index(host), *rest)
@@ -407,89 +408,91 @@ _BUSES = (
 # Matching
 
 
-def matches(wanted: List[Wanted], machine: List[Device], say: Say) -> Dict[Device, List[str]]:
+def matches(wanted: List[DocumentEntry], machine: Machine, say: Say) -> Tagged:
     """Return the tags of each device that matches one of the document; report unclear matches."""
-    found = {}  # type: Dict[Device, List[str]]
-    at = [[device for device in machine if _is_at(one, device)] for one in wanted]
+    tagged = {}  # type: Tagged
+    at = [[device for device in machine if _is_at(entry, device)] for entry in wanted]
     taken = {devices[0] for devices in at if len(devices) == 1}
-    for one in (one for one in wanted if one.tags):
-        alone = _is_unique(one, wanted, machine)
-        here = candidates(one, machine, is_unique=alone, taken=taken)
+    for entry in (entry for entry in wanted if entry.tags):
+        alone = _is_unique(entry, wanted, machine)
+        here = candidates(entry, machine, is_unique=alone, taken=taken)
         if len(here) != 1:
             names = ", ".join(_s(device.name) for device in here)
-            say(f"{one.shown}: {names + ' match: none is tagged' if here else 'not found'}")
+            say(f"{entry.shown}: {names + ' match: none is tagged' if here else 'not found'}")
             continue
-        if one.kind == "nic" and one.identity and one.identity != here[0].identity:
-            say(f"{one.shown}: it matches {_s(here[0].name)}, which has another MAC")
-        tags = found.setdefault(here[0], [])
-        for tag in one.tags:
+        if entry.kind == "nic" and entry.identity and entry.identity != here[0].identity:
+            say(f"{entry.shown}: it matches {_s(here[0].name)}, which has another MAC")
+        tags = tagged.setdefault(here[0], [])
+        for tag in entry.tags:
             if tag not in tags and len(",".join([*tags, tag])) > MAX_VALUE:
-                say(f"{one.shown}: no room for its tag {_s(tag)} in DFMETA_TAGS: left out")
+                say(f"{entry.shown}: no room for its tag {_s(tag)} in DFMETA_TAGS: left out")
             elif tag not in tags:
                 tags.append(tag)
-    return found
+    return tagged
 
 
 def candidates(
-    wanted: Wanted, machine: List[Device], *, is_unique: bool, taken: Set[Device]
-) -> List[Device]:
+    wanted: DocumentEntry, machine: Machine, *, is_unique: bool, taken: Set[SysfsDevice]
+) -> Machine:
     """Return the devices that may be one of the document: by address, else by name, else by MAC or
     serial. If several match, the next criterion decides; a disk with another serial never matches.
 
     :param is_unique: whether no other device of the document has that MAC or serial.
     :param taken: devices at an address of the document; they never match by name, MAC or serial.
     """
-    left = [one for one in machine if one.kind == wanted.kind and not _is_another(wanted, one)]
+    left = [device for device in machine if _may_be(wanted, device)]
     tests = [
-        lambda one: _is_at(wanted, one),
-        lambda one: one not in taken and one.name == wanted.name,
-        lambda one: one not in taken and is_unique and _is_same(wanted, one),
-    ]  # type: List[Callable[[Device], bool]]
-    found = []  # type: List[Device]
+        lambda device: _is_at(wanted, device),
+        lambda device: device not in taken and device.name == wanted.name,
+        lambda device: device not in taken and is_unique and _is_same(wanted, device),
+    ]  # type: List[Callable[[SysfsDevice], bool]]
+    matching = []  # type: Machine
     for test in tests:
-        found = [one for one in left if test(one)] or found
-        if len(found) == 1:
+        matching = [device for device in left if test(device)] or matching
+        if len(matching) == 1:
             break
-        left = found or left
-    same = [one for one in machine if one.kind == wanted.kind and _is_same(wanted, one)]
-    if is_unique and len(same) == 1 and len(found) == 1 and found != same:
+        left = matching or left
+    same = [device for device in machine if _is_same(wanted, device)]
+    if is_unique and len(same) == 1 and len(matching) == 1 and matching != same:
         # One has the address or the name, the other the MAC or serial: both are possible.
-        found += same
-    return found
+        matching += same
+    return matching
 
 
-def _is_at(wanted: Wanted, device: Device) -> bool:
-    is_there = device.kind == wanted.kind and (wanted.bus, wanted.address) in device.addresses
-    return is_there and not _is_another(wanted, device)
+def _is_at(wanted: DocumentEntry, device: SysfsDevice) -> bool:
+    return (wanted.bus, wanted.address) in device.addresses and _may_be(wanted, device)
 
 
-def _is_unique(wanted: Wanted, among: List[Wanted], machine: List[Device]) -> bool:
+def _may_be(wanted: DocumentEntry, device: SysfsDevice) -> bool:
+    """Return whether the kind is the same, and no serial says that it is another disk."""
+    serials = wanted.kind == "disk" and wanted.identity and device.identity
+    return device.kind == wanted.kind and (not serials or _is_same(wanted, device))
+
+
+def _is_unique(wanted: DocumentEntry, among: List[DocumentEntry], machine: Machine) -> bool:
     """Return whether the MAC or serial of the devices that it matches here belongs to no other
     device of the document: if only 20 characters of a serial are known, another serial may begin
     with them too. Several views of one disk have one serial, and the same tags."""
-    mine = [one for one in machine if one.kind == wanted.kind and _is_same(wanted, one)]
-    others = [one for one in among if one.kind == wanted.kind and set(one.tags) != set(wanted.tags)]
-    return not any(_is_same(other, one) for other in others for one in mine)
+    devices = [device for device in machine if _is_same(wanted, device)]
+    others = [other for other in among if {*other.tags} != {*wanted.tags}]
+    return not any(_is_same(other, device) for other in others for device in devices)
 
 
-def _is_same(wanted: Wanted, device: Device) -> bool:
-    """Return whether MAC or serial match. virtio and IDE have only the first 20 characters of a
-    serial, others some more."""
-    known, whole = device.identity, wanted.identity
-    if wanted.kind == "nic" or len(known) < 20:
-        return bool(known) and known in (whole, whole[:20].strip())
-    return whole.startswith(known)
-
-
-def _is_another(wanted: Wanted, device: Device) -> bool:
-    known = wanted.kind == "disk" and wanted.identity and device.identity
-    return bool(known) and not _is_same(wanted, device)
+def _is_same(wanted: DocumentEntry, device: SysfsDevice) -> bool:
+    """Return whether kind and MAC or serial match. virtio and IDE have only the first 20 characters
+    of a serial, others some more."""
+    part, whole = device.identity, wanted.identity
+    if device.kind != wanted.kind:
+        return False
+    if wanted.kind == "nic" or len(part) < 20:
+        return bool(part) and part in (whole, whole[:20].strip())
+    return whole.startswith(part)
 
 
 # Rules
 
 
-def rules(tagged: Dict[Device, List[str]], machine: List[Device], say: Say) -> str:
+def rules(tagged: Tagged, machine: Machine, say: Say) -> str:
     """Return the rules file; empty without tags."""
     lines = []  # type: List[str]
     for device, tags in tagged.items():
@@ -509,14 +512,14 @@ def _line(*terms: Tuple[str, str, str]) -> str:
 
 
 def _set(tags: List[str]) -> List[Tuple[str, str, str]]:
-    one = ("ENV{DFMETA_TAGS}", "=", ",".join(tags))
-    return [one, *(("TAG", "+=", udev_tag(tag)) for tag in tags)]
+    text = ",".join(tags)
+    return [("ENV{DFMETA_TAGS}", "=", text), *(("TAG", "+=", udev_tag(tag)) for tag in tags)]
 
 
-def _nic(device: Device, tags: List[str], machine: List[Device]) -> List[str]:
+def _nic(device: SysfsDevice, tags: List[str], machine: Machine) -> List[str]:
     path = _stable_path(device.parts)
-    twins = [one for one in machine if one.kind == "nic" and _stable_path(one.parts) == path]
-    like = [one for one in machine if one.kind == "nic" and one.identity == device.identity]
+    twins = [nic for nic in machine if nic.kind == "nic" and _stable_path(nic.parts) == path]
+    like = [nic for nic in machine if nic.kind == "nic" and nic.identity == device.identity]
     keys = [("ACTION", "!=", "remove"), ("SUBSYSTEM", "==", "net")]
     if path and len(twins) == 1:
         keys.append(("DEVPATH", "==", path))
@@ -530,10 +533,10 @@ def _nic(device: Device, tags: List[str], machine: List[Device]) -> List[str]:
     return [_line(*keys, *_set(tags))]
 
 
-def _disk(device: Device, tags: List[str], machine: List[Device]) -> List[str]:
+def _disk(device: SysfsDevice, tags: List[str], machine: Machine) -> List[str]:
     """Return one line for the disk, and one for its partitions, which are below it in sysfs."""
     path = _stable_path(device.parts)
-    twins = [one for one in machine if one.kind == "disk" and _stable_path(one.parts) == path]
+    twins = [disk for disk in machine if disk.kind == "disk" and _stable_path(disk.parts) == path]
     if not path or len(twins) > 1:
         if not all(_NAME.fullmatch(part) for part in device.parts):
             raise ValueError(device.name)
@@ -619,8 +622,7 @@ def apply(subsystems: Set[str]) -> None:
     udevadm = shutil.which("udevadm", path=places)
     if not udevadm:
         raise TagError(
-            "udevadm is not installed: the rules apply from the next boot on. Install udev, or "
-            "reboot"
+            "udevadm is not installed: the rules apply from the next boot. Install udev or reboot"
         )
     trigger = ["trigger", "--action=change"]
     trigger += ["--subsystem-match=" + name for name in sorted(subsystems)]
@@ -740,7 +742,7 @@ def _exchange(
 def find_drive() -> str:
     """Return the block device of the config drive, found by its label; empty without a drive."""
     places = [os.path.join(BY_LABEL, label) for label in LABELS]
-    return next((os.path.realpath(one) for one in places if os.path.exists(one)), "")
+    return next((os.path.realpath(place) for place in places if os.path.exists(place)), "")
 
 
 def from_drive(device: str) -> bytes:
@@ -750,8 +752,8 @@ def from_drive(device: str) -> bytes:
     """
     for line in _attribute(MOUNTS, -1).split(b"\n"):
         # proc(5): a space in a name is \040, and a backslash \134.
-        plain = (one.decode("unicode_escape").encode("latin-1") for one in line.split(b" "))
-        source, folder, *_rest = (*(os.fsdecode(one) for one in plain), "")
+        plain = (field.decode("unicode_escape").encode("latin-1") for field in line.split(b" "))
+        source, folder, *_rest = (*(os.fsdecode(field) for field in plain), "")
         if source.startswith("/") and folder and os.path.realpath(source) == device:
             return from_folder(folder)
     folder = tempfile.mkdtemp(prefix=PROGRAM)
@@ -830,10 +832,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog=PROGRAM, description=ABOUT, epilog=STATUS)
     add = made.add_argument
-    sources = ("auto", "service", "config-drive")
     add(
         "--source",
-        choices=sources,
+        choices=("auto", "service", "config-drive"),
         default="auto",
         help="source of the document; auto (default): the service, and the config drive if the "
         "service does not answer",

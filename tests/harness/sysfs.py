@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from dfmeta.guest import tag_devices
-from dfmeta.guest.tag_devices import Device
+from dfmeta.guest.tag_devices import SysfsDevice
 
 PCI = "pci0000:00/0000:00"
 MAC = "fa:16:3e:00:00:01"
@@ -57,7 +57,7 @@ class Machine:
         """Write an attribute."""
         (self.root / "devices" / path).write_text(text)
 
-    def devices(self) -> list[Device]:
+    def devices(self) -> list[SysfsDevice]:
         """Return the devices that dfmeta-tag-devices reads."""
         return tag_devices.read_machine(str(self.root))
 
