@@ -144,7 +144,7 @@ class Arrivals:
         return dict(counted)
 
     def _at(self, found: DumpedFlow) -> Endpoint | None:
-        return read_address(found.read, self._keys).endpoint if found.read is not None else None
+        return read_address(found.flow, self._keys).endpoint if found.flow is not None else None
 
 
 class Drops:

@@ -314,7 +314,7 @@ class Reconciler:
         while entries:
             one = wire.found(entries.pop())
             if one is not None:
-                owner = read_address(one.read, self._keys).endpoint if one.read else None
+                owner = read_address(one.flow, self._keys).endpoint if one.flow else None
                 found.setdefault(owner, []).append(one)
             turns.give_way()
         return found
@@ -363,23 +363,23 @@ class Reconciler:
                 wanted = known
             self._keep(endpoint, wanted)
             newer = self._overtaken.get(endpoint, newer)
-        there = {one.flow.match_key: one.flow for one in found if one.flow is not None}
+        there = {flow.match_key: flow for one in found if (flow := one.current) is not None}
         # A flow of another release with a desired key is replaced by the addition.
-        strays = [one for one in found if one.read is None or one.read.match_key not in wanted]
+        strays = [one for one in found if one.flow is None or one.flow.match_key not in wanted]
         if endpoint is None:
             strays = [one for one in strays if not self._is_owned(one)]
         wire = self.channel.wire
         removals = [
-            _Mod(endpoint, one.read and one.read.match_key, None, wire.remove_found(one))
+            _Mod(endpoint, one.flow and one.flow.match_key, None, wire.remove_found(one))
             for one in self._way_in_first(strays)
-            if one.read is None or one.read.match_key not in newer
+            if one.flow is None or one.flow.match_key not in newer
         ]
         additions = [
             _Mod(endpoint, key, flow, wire.add(flow))
             for key, flow in wanted.items()
             if there.get(key) != flow and key not in newer
         ]
-        self._note_removals(one.read for one in strays if one.read is not None)
+        self._note_removals(one.flow for one in strays if one.flow is not None)
         metrics.FLOW_MODS.labels("delete").inc(len(removals))
         metrics.FLOW_MODS.labels("add").inc(len(additions))
         return removals + additions
@@ -389,7 +389,7 @@ class Reconciler:
 
         The next reconcile compares it with the flows of that endpoint.
         """
-        if stray.read is None or read_address(stray.read, self._keys).endpoint is None:
+        if stray.flow is None or read_address(stray.flow, self._keys).endpoint is None:
             return False
         self._doubted = True
         return True
@@ -460,12 +460,12 @@ class Reconciler:
     def _adopt_addresses(self, found: Grouped, wire: Wire, turns: Turns) -> None:
         kept = 0
         for one in (one for mine in list(found.values()) for one in mine):
-            if one.read is None:
+            if one.flow is None:
                 continue
-            self._adopt_next_hop(one.read)
-            if one.read.purpose is not Purpose.ADDRESS:
+            self._adopt_next_hop(one.flow)
+            if one.flow.purpose is not Purpose.ADDRESS:
                 continue
-            known = read_address(one.read, self._keys)
+            known = read_address(one.flow, self._keys)
             endpoint, number, address = known.endpoint, known.slot, known.address
             if endpoint is None:
                 continue
@@ -527,7 +527,7 @@ class Reconciler:
     def _way_in_first(self, strays: list[DumpedFlow]) -> list[DumpedFlow]:
         """Order removals so that a path to the proxy is removed before its return path."""
         rank, last = self._pipeline.removal_rank, len(self._pipeline.removal_rank)
-        return sorted(strays, key=lambda one: rank.get(one.read.purpose, last) if one.read else 0)
+        return sorted(strays, key=lambda one: rank.get(one.flow.purpose, last) if one.flow else 0)
 
     def _keep(self, endpoint: Endpoint, wanted: ByKey) -> None:
         if wanted:

@@ -157,7 +157,7 @@ def _read(path: Path, layout: Layout) -> Reading:
     found = [one for one in map(wire.found, ours) if one is not None]
     return Reading(
         tuple(
-            Seen(one.flow, one.table, one.priority, one.cookie, one.packets, one.bytes)
+            Seen(one.current, one.table, one.priority, one.cookie, one.packets, one.bytes)
             for one in found
         ),
         None

@@ -40,6 +40,7 @@ from dfmeta.flows.pipeline import (
     cookie_of,
     is_ours,
     present,
+    purpose_of,
 )
 from dfmeta.model import Endpoint
 
@@ -55,7 +56,8 @@ class DumpedFlow:
     """A flow of ours in a dump."""
 
     flow: Flow | None
-    """None when its table, its priority or its cookie is not as this release declares it."""
+    """None when its table, its priority or its cookie is not one that this release declares for any
+    version of the cookie."""
     table: int
     priority: int
     cookie: int
@@ -63,16 +65,11 @@ class DumpedFlow:
     """os-ken's match, or the entry with the match, to delete exactly this flow."""
     packets: int = 0
     bytes: int = 0
-    former: Flow | None = None
-    """The flow, if only the version in its cookie differs: another release has added it."""
-
-    elsewhere: Flow | None = None
-    """The flow, if its table or priority differs: it was added under another configuration."""
 
     @property
-    def read(self) -> Flow | None:
-        """The flow, added by this or by another release."""
-        return self.flow or self.former
+    def current(self) -> Flow | None:
+        """The flow, if its cookie has the present version."""
+        return self.flow if purpose_of(self.cookie) is not None else None
 
 
 class Wire:
@@ -212,28 +209,25 @@ class Wire:
 
     def found(self, stats: Any) -> DumpedFlow | None:
         """Read one entry of a flow dump; None when it is not a flow of ours or cannot be read."""
+        lean, match = None, stats
         if isinstance(stats, Entry):
             lean = read(stats, self._odd_action)
-            if lean is not None:
-                return self._found(stats, lean)
-            stats = stats.stats()
-            if stats is None:
+            if lean is None and (stats := stats.stats()) is None:
                 return None
-        if not is_ours(stats.cookie):
+        if lean is None:
+            lean, match = self._lean(stats), stats.match
+        if not is_ours(lean.cookie):
             return None
-        flow, former, elsewhere = self._judge(
-            self._flow(stats), stats.cookie, table=stats.table_id, priority=stats.priority
-        )
+        purpose = self._purpose_at(present(lean.cookie), lean.table, lean.priority)
+        goto = self.layout.stage(lean.goto) if lean.goto is not None else None
         return DumpedFlow(
-            flow,
-            table=stats.table_id,
-            priority=stats.priority,
-            cookie=stats.cookie,
-            match=stats.match,
-            packets=stats.packet_count,
-            bytes=stats.byte_count,
-            former=former,
-            elsewhere=elsewhere,
+            Flow(purpose, lean.match, lean.actions, goto) if purpose is not None else None,
+            table=lean.table,
+            priority=lean.priority,
+            cookie=lean.cookie,
+            match=match,
+            packets=lean.packets,
+            bytes=lean.bytes,
         )
 
     def removed(self, message: Any) -> DumpedFlow | None:
@@ -250,62 +244,38 @@ class Wire:
             match=message.match,
         )
 
-    def _found(self, entry: Entry, lean: Lean) -> DumpedFlow | None:
-        if not is_ours(lean.cookie):
-            return None
-        purpose = self.layout.purpose(present(lean.cookie))
-        goto = self.layout.stage(lean.goto) if lean.goto is not None else None
-        flow, former, elsewhere = self._judge(
-            Flow(purpose, lean.match, lean.actions, goto) if purpose else None,
-            lean.cookie,
-            table=lean.table,
-            priority=lean.priority,
-        )
-        return DumpedFlow(
-            flow,
-            table=lean.table,
-            priority=lean.priority,
-            cookie=lean.cookie,
-            match=entry,
-            packets=lean.packets,
-            bytes=lean.bytes,
-            former=former,
-            elsewhere=elsewhere,
-        )
-
-    def _judge(
-        self, flow: Flow | None, cookie: int, *, table: int, priority: int
-    ) -> tuple[Flow | None, Flow | None, Flow | None]:
-        """Return *flow* as ``flow``, ``former`` or ``elsewhere`` of :class:`DumpedFlow`."""
-        if self._purpose_at(present(cookie), table, priority) is None:
-            return None, None, flow
-        return (flow, None, None) if present(cookie) == cookie else (None, flow, None)
-
     def _purpose_at(self, cookie: int, table: int, priority: int) -> Purpose | None:
         purpose = self.layout.purpose(cookie)
         if purpose is None or self.layout.priority(purpose) != priority:
             return None
         return purpose if self.layout.table(purpose) == table else None
 
-    def _flow(self, stats: Any) -> Flow | None:
-        purpose = self.layout.purpose(present(stats.cookie))
-        if purpose is None:
-            return None
+    def _lean(self, stats: Any) -> Lean:
+        """Read an entry that os-ken has parsed."""
         actions: list[Action] = []
         goto = None
         for instruction in stats.instructions:
             match instruction:
                 case ofp_parser.OFPInstructionActions(type=ofp.OFPIT_APPLY_ACTIONS):
                     actions.extend(
-                        _read_action(one, self._classification) for one in instruction.actions
+                        _read_action(action, self._classification) for action in instruction.actions
                     )
                 case ofp_parser.OFPInstructionGotoTable():
-                    goto = self.layout.stage(instruction.table_id)
+                    goto = instruction.table_id
                 case ofp_parser.OFPInstructionMeter(meter_id=meter):
                     actions.append(Opaque(f"meter:{meter}"))
                 case _:
                     actions.append(Opaque(str(instruction)))
-        return Flow(purpose, _fields(stats.match), tuple(actions), goto)
+        return Lean(
+            stats.table_id,
+            stats.priority,
+            stats.cookie,
+            stats.packet_count,
+            stats.byte_count,
+            _fields(stats.match),
+            tuple(actions),
+            goto,
+        )
 
     def _instructions(self, flow: Flow) -> list[Any]:
         instructions: list[Any] = []
