@@ -82,7 +82,7 @@ FIRST_SYN_SECONDS = Histogram(
 )
 """When it grows, ovs-vswitchd confirms slowly, or the daemon is slow: see
 ``dfmeta_hub_stall_seconds``."""
-PORTS: By[Gauge, PortState] = Gauge(
+PORTS: CountedBy[Gauge, PortState] = CountedGauge(
     "dfmeta_ports",
     "Guests' ports on the bridge, by state: served, or the reason why not",
     ["state"],
@@ -90,7 +90,7 @@ PORTS: By[Gauge, PortState] = Gauge(
 )
 """When a state other than ``served`` persists, ``dfmeta ports --failing`` names the ports and the
 remedy."""
-ADDRESSES: By[Gauge, Literal["4", "6"]] = Gauge(
+ADDRESSES: CountedBy[Gauge, Literal["4", "6"]] = CountedGauge(
     "dfmeta_addresses",
     "Guests' addresses that have a slot, and so flows, by version of IP",
     ["family"],

@@ -21,8 +21,6 @@ SHARE: Final = 0.03
 """Share of the time that reading the flows of thousands of ports may take."""
 LONGEST: Final = 4.0
 """Longest time in seconds between two readings, with any number of ports."""
-DOUBTFUL: Final = 16
-"""Largest number of ports for which one look counts the replies."""
 
 BY_FLOW: Mapping[Purpose, metrics.Dropped] = {
     Purpose.GUEST_FRAGMENT: "fragment",

@@ -22,8 +22,7 @@ from dfmeta.flows.flow import Action, Output
 from dfmeta.flows.pipeline import PORT_IN_PORT
 from dfmeta.flows.service import towards_proxy
 from dfmeta.identity.registry import Registry
-from dfmeta.identity.slots import Learned
-from dfmeta.identity.syn_accounting import GuestCounts
+from dfmeta.identity.slots import GuestCounts, Learned
 from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.packets import Syn, parse_solicitation, parse_syn, write_advertisement
 from dfmeta.runtime import clock, threads

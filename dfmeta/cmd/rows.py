@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dfmeta.flows.desired import usable_next_hops
 from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.identity.port_states import PortStateMonitor
 from dfmeta.identity.registry import Registry
-from dfmeta.model import Port
+from dfmeta.model import Port, PortState
 from dfmeta.proxy.recent import (
     CLASSES,
     CLOSED,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 def port_rows(
     registry: Registry,
     recent: Recent = RECENT,
-    conditions: PortStateMonitor | None = None,
+    state_of: Callable[[Port], tuple[PortState, str]] = lambda port: (port.state, port.fault),
     connections: Callable[[Port], dict[str, Any] | None] = lambda _port: None,
     *,
     backend: str = "store",
@@ -40,18 +39,17 @@ def port_rows(
     """Return every guest port, sorted by ofport and VLAN id.
 
     :param recent: recent requests of the guests.
-    :param conditions: returns each port's state; None: only the state from its row.
+    :param state_of: returns a port's state and its cause; by default those from its row.
     :param connections: returns the member ``connections``.
     :param backend: ``store`` or ``nova``; the remedies depend on it.
     :param service_ip: IPv4 address of the service for guests.
     """
     rows = []
-    conditions = conditions or PortStateMonitor(registry, {})
     turns = Turns()
     for port, slots in list(registry):
         turns.give_way()
         endpoint = port.endpoint
-        state, cause = conditions.of(port)
+        state, cause = state_of(port)
         keys = [
             {
                 "slot": registry.keys.shown(number),

@@ -18,7 +18,7 @@ from dfmeta.conf.metadata import keys_of
 from dfmeta.http.server import HttpServer
 from dfmeta.http.sockets import FDS_MAX
 from dfmeta.identity.registry import Claim
-from dfmeta.identity.syn_accounting import ACCEPTED
+from dfmeta.identity.slots import ACCEPTED
 from dfmeta.proxy.application import Application, guest_server
 from dfmeta.proxy.claims import Mirror
 from dfmeta.proxy.engines.workers.calls import (

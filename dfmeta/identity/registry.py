@@ -88,7 +88,6 @@ class Registry:
         """Grows with each change to save: of an identity or a slot, but no eviction, which a guest
         can cause without end."""
         self._changed: set[Endpoint] = set()
-        self._states: Counter[PortState] = Counter()
         self._ports: dict[PortId, Port] = {}
         self._guests: dict[Endpoint, Guest] = {}
         self._claims = OfportClaims()
@@ -133,22 +132,22 @@ class Registry:
         """
         old = self._ports.get(port.id)
         if old == port:
-            self._store(port)
+            self._ports[port.id] = port
             return
         self.allocator.put(port)
         if old is not None and old.with_notes_of(port) == port:
-            self._store(port)
+            self._ports[port.id] = port
             self._keep_in_place(port)
             return
         self._note(old, port)
         agrees = self._numbering.agrees(port)
         if old is not None and agrees and old.only_gains(port):
-            self._store(port)
+            self._ports[port.id] = port
             if self._add(port):
                 return
         # The old port stays until its guest has left: after an error, remove_port withdraws it.
         touched = self._withdraw(old) if old is not None else set()
-        self._store(port)
+        self._ports[port.id] = port
         if port.endpoint is not None and not port.dead:
             self._claims.put(port, port.endpoint)
             touched |= self._enter(port, port.endpoint)
@@ -158,7 +157,6 @@ class Registry:
         """Remove the port, if it is known; other ports of its row stay."""
         port = self._ports.pop(port_id, None)
         if port is not None:
-            self._states[port.state] -= 1
             self._note(port)
             touched = self._withdraw(port)
             self.allocator.forget(port)
@@ -172,17 +170,11 @@ class Registry:
         """Return all guests' ports, served or not."""
         return list(self._ports.values())
 
-    def count(self, state: PortState) -> int:
-        """Return the number of ports in *state*."""
-        return self._states[state]
-
-    def count_addresses(self, version: int) -> int:
-        """Return the number of guests' addresses of that version of IP that have a slot."""
-        return sum(
-            slot.address.ip.version == version
-            for guest in self._guests.values()
-            for slot in guest.slots.values()
-        )
+    def count_addresses(self) -> dict[str, int]:
+        """Return version of IP → number of guests' addresses that have a slot."""
+        guests = self._guests.values()
+        versions = Counter(s.address.ip.version for guest in guests for s in guest.slots.values())
+        return {"4": versions[4], "6": versions[6]}
 
     def holder(self, endpoint: Endpoint) -> tuple[Port, dict[int, Slot]] | None:
         """Return the port at *endpoint* and its slots; None if its instance is not known."""
@@ -470,13 +462,6 @@ class Registry:
     def take_waits(self, endpoint: Endpoint) -> list[tuple[int, float]]:
         """Return and forget all times noted for *endpoint*: source ports and seconds."""
         return self._waits.take_all(endpoint)
-
-    def _store(self, port: Port) -> None:
-        old = self._ports.get(port.id)
-        if old is not None:
-            self._states[old.state] -= 1
-        self._ports[port.id] = port
-        self._states[port.state] += 1
 
     def _note(self, *ports: Port | None) -> None:
         self.version += 1

@@ -15,7 +15,7 @@ from typing import Final
 
 from dfmeta import metrics
 from dfmeta.identity.registry import Claim
-from dfmeta.identity.syn_accounting import ACCEPTED
+from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
 

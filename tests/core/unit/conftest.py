@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     import webob  # noqa: F401
 
 import dfmeta.conf
-from dfmeta.identity.syn_accounting import ACCEPTED
+from dfmeta.identity.slots import ACCEPTED
 from dfmeta.proxy.recent import RECENT
 from dfmeta.runtime import hub
 from tests.core.unit.nova_support import backend, one_round, upstream, upstreams

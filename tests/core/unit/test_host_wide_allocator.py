@@ -195,7 +195,7 @@ def test_subports_of_one_parent_have_a_quarter_and_leave_the_numbers_of_ports() 
         for vid in range(1, 20):
             host.subport(parent, vid)
             host.learn_tagged(parent, vid)
-    assert host.registry.count_addresses(4) == numbers - numbers // RESERVE
+    assert host.registry.count_addresses()["4"] == numbers - numbers // RESERVE
     ports = [host.plug(ofport) for ofport in range(100, 100 + numbers // RESERVE)]
     assert {port.id for port in ports}.isdisjoint(
         port.id for port in host.registry.ports_without_number()
@@ -233,7 +233,7 @@ def test_one_version_takes_no_number_of_the_other(host: Host) -> None:
     found = host.registry.learn(Endpoint(1), address6(), host.now)
     assert found is not None
     assert (found.slot, found.displaced) == (SIZE + 2, None)
-    assert [host.registry.count_addresses(version) for version in (4, 6)] == [8, 1]
+    assert host.registry.count_addresses() == {"4": 8, "6": 1}
 
 
 @pytest.mark.parametrize(("cidr", "left"), [("240.0.0.0/29", 1), ("240.0.0.0/25", 125 // RESERVE)])

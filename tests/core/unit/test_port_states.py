@@ -3,12 +3,15 @@
 import logging
 import uuid
 from dataclasses import replace
+from ipaddress import IPv4Network
 
 import pytest
 
 from dfmeta.cmd.rows import port_rows
-from dfmeta.cmd.watch import without_project
-from dfmeta.identity.port_states import CHANGES, PortStateMonitor
+from dfmeta.cmd.watch import CHANGES, PortStateMonitor, without_meta_ip, without_project
+from dfmeta.identity.host_wide_allocator import allocator_of
+from dfmeta.identity.key import PREFIX6
+from dfmeta.identity.meta_key import MetaKeys
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Port, PortId, PortState
 
@@ -29,7 +32,7 @@ def test_an_observed_state_takes_the_place_of_served_alone() -> None:
     assert conditions.of(dead)[0] is PortState.DEAD
     causes[PortState.CUT_OFF] = "down"
     assert conditions.of(PORT) == (PortState.CUT_OFF, "down"), "the cause before the effect"
-    rows = port_rows(registry, conditions=conditions)
+    rows = port_rows(registry, state_of=conditions.of)
     assert [(row["state"], row["fault"]) for row in rows] == [("cut off", "down"), ("dead", "")]
 
 
@@ -46,13 +49,13 @@ def test_each_state_is_counted_once_and_logged_at_its_beginning_and_end(
     assert [record.getMessage() for record in caplog.records] == [
         "Port tap1: no connection: silent"
     ]
-    assert (conditions.count(PortState.SERVED), conditions.count(PortState.NO_CONNECTION)) == (0, 1)
+    assert present(conditions) == {"no connection": 1}
     cause = ""
     caplog.clear()
     with caplog.at_level(logging.INFO):
         conditions.review()
     assert "no longer in the state 'no connection'" in caplog.text
-    assert (conditions.count(PortState.SERVED), conditions.count(PortState.NO_CONNECTION)) == (1, 0)
+    assert present(conditions) == {"served": 1}
 
 
 def test_a_guest_that_makes_its_port_change_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -71,12 +74,43 @@ def test_a_guest_that_makes_its_port_change_fills_no_log(caplog: pytest.LogCaptu
     assert "Port tap1: cut off: down" in caplog.text
 
 
-def test_a_port_that_is_gone_counts_no_more() -> None:
+def test_ports_are_counted_by_their_state() -> None:
     registry = Registry()
     registry.set_port(replace(PORT, project_id=""))
+    registry.set_port(replace(PORT, row="row2", ofport=2, instance_id=""))
     conditions = PortStateMonitor(registry, {PortState.NO_PROJECT: without_project})
+    assert present(conditions) == {"served": 1, "no instance": 1}
     conditions.review()
-    assert conditions.count(PortState.NO_PROJECT) == 1
+    assert present(conditions) == {"no project": 1, "no instance": 1}
+    registry.set_port(replace(PORT, dead=True))
+    registry.remove_port(PortId("row2"))
+    assert present(conditions) == {"dead": 1}
     registry.remove_port(PortId("row1"))
-    conditions.review()
-    assert [conditions.count(state) for state in PortState] == [0] * len(PortState)
+    assert conditions.counts() == dict.fromkeys(PortState, 0)
+
+
+def present(conditions: PortStateMonitor) -> dict[str, int]:
+    return {str(state): count for state, count in conditions.counts().items() if count}
+
+
+def test_port_for_which_no_meta_ip_is_left_is_named() -> None:
+    keys = MetaKeys(IPv4Network("240.0.0.0/29"), PREFIX6, "fa:16:ee:00:00:00")
+    registry = Registry(keys=keys, allocator=allocator_of(keys, frozenset))
+    ports = [replace(PORT, name=f"tap{n}", row=f"row{n}", ofport=n) for n in range(1, 7)]
+    for port in ports:
+        registry.set_port(port)
+
+    def faults(*asked: Port) -> list[str]:
+        without = {port.id for port in registry.ports_without_number()}
+        return [without_meta_ip(port, registry, without) for port in asked]
+
+    *served, late = faults(*ports)
+    assert served == [""] * (len(ports) - 1)
+    assert late == "all Meta IPs of 240.0.0.0/29 are taken ([METADATA] provider_cidr)"
+    subport = replace(PORT, vid=7)
+    registry.set_port(subport)
+    (text,) = faults(subport)
+    assert text.startswith("no Meta IP of 240.0.0.0/29 is left for it ([METADATA] provider_cidr)")
+    registry.remove_port(subport.id)
+    registry.remove_port(ports[0].id)
+    assert faults(ports[-1]) == [""]

@@ -346,7 +346,7 @@ def test_one_version_takes_no_slot_of_the_other(registry: Registry) -> None:
     assert (six.slot, six.displaced) == (SLOT6 + 1, None)
     for number, one in enumerate(ADDRESSES6):
         registry.learn(HERE, one, 20 + number)
-    assert [registry.count_addresses(version) for version in (4, 6)] == [7, 16]
+    assert registry.count_addresses() == {"4": 7, "6": 16}
     new = learned(registry, 7, now=99)
     assert (new.slot, new.displaced) == (0, ADDRESSES[0]), "though IPv6 was idle for less"
 
@@ -545,19 +545,6 @@ def test_a_wait_of_a_guest_that_is_gone_costs_the_next_one_nothing(registry: Reg
     assert registry.take_wait(HERE, 40000) == 0.0
 
 
-def test_ports_are_counted_by_their_state_as_they_come_change_and_go(registry: Registry) -> None:
-    def counted() -> dict[str, int]:
-        return {str(state): registry.count(state) for state in PortState if registry.count(state)}
-
-    registry.set_port(port(14, name="tap2", instance=""))
-    assert counted() == {"served": 1, "no instance": 1}
-    registry.set_port(port(14, name="tap2", dead=True))
-    assert counted() == {"served": 1, "dead": 1}
-    for _ in range(2):
-        registry.remove_port(PortId("row-of-tap1"))
-    assert counted() == {"dead": 1}
-
-
 def test_an_eviction_is_no_reason_to_write_the_state(registry: Registry) -> None:
     for number in range(len(ADDRESSES)):
         before = registry.version
@@ -605,4 +592,3 @@ def test_port_whose_change_failed_leaves_no_guest_behind(registry: Registry) -> 
     registry.remove_port(changed.id)
     assert not registry.holds(claim)
     assert (registry.ports(), registry.endpoints()) == ([], [])
-    assert {state: registry.count(state) for state in PortState} == dict.fromkeys(PortState, 0)

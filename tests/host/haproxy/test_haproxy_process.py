@@ -18,7 +18,7 @@ from dfmeta.errors import HaproxyError
 from dfmeta.http.http1 import HeadLimits
 from dfmeta.http.limits import Limits
 from dfmeta.identity.registry import Registry
-from dfmeta.identity.syn_accounting import ACCEPTED
+from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.engines.haproxy import process as process_module
 from dfmeta.proxy.engines.haproxy.config import OF_ADDRESS, OF_PORT

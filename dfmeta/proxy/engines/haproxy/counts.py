@@ -15,7 +15,7 @@ from typing import Final, Literal
 from dfmeta import metrics
 from dfmeta.errors import HaproxyError, HeadFault
 from dfmeta.identity.registry import Claim, Registry
-from dfmeta.identity.syn_accounting import ACCEPTED
+from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Timing, Told
@@ -178,7 +178,7 @@ class Counts:
         """Add the connections that were accepted of the ports that have had any of late.
 
         The daemon compares them every second with the SYNs that the switch has counted
-        (:mod:`dfmeta.identity.syn_accounting`).
+        (:mod:`dfmeta.identity.slots`).
 
         :raises HaproxyError: when haproxy does not answer.
         """

@@ -27,7 +27,7 @@ from prometheus_client import Metric
 from dfmeta import metrics
 from dfmeta.http.sockets import FDS_MAX, keep_to
 from dfmeta.identity.registry import Registry
-from dfmeta.identity.syn_accounting import ACCEPTED
+from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import tell
 from dfmeta.proxy.engines.engine import Engine, EngineSettings

@@ -8,7 +8,7 @@ import pytest
 from dfmeta import metrics
 from dfmeta.errors import HaproxyError
 from dfmeta.identity.registry import Claim, Registry
-from dfmeta.identity.syn_accounting import ACCEPTED
+from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.engines.haproxy.config import FORGET, NOVA, NOVA_CLOSES, OF_ADDRESS, OF_PORT
 from dfmeta.proxy.engines.haproxy.counts import Counts, load

@@ -17,7 +17,7 @@ from dfmeta import metrics
 from dfmeta.http.limits import Limits
 from dfmeta.identity.numbering import Device
 from dfmeta.identity.registry import Registry
-from dfmeta.identity.syn_accounting import ACCEPTED
+from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.engines.engine import EngineSettings
 from dfmeta.proxy.engines.haproxy import engine as engine_module

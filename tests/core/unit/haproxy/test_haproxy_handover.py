@@ -16,7 +16,7 @@ from dfmeta.errors import HaproxyError, StartError
 from dfmeta.http.exchange import Exchange
 from dfmeta.http.limits import Limits
 from dfmeta.identity.registry import Claim, Registry
-from dfmeta.identity.syn_accounting import ACCEPTED
+from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Answer, Endpoint
 from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.handover import (
