@@ -13,11 +13,11 @@ from dfmeta.apps.channel import Channel
 from dfmeta.apps.counters import Arrivals
 from dfmeta.apps.floods import Floods
 from dfmeta.apps.learner import Learner
-from dfmeta.apps.numbers import Numbers
 from dfmeta.apps.probe import Probe
 from dfmeta.apps.reconciler import Builders, Reconciler, Remembered
+from dfmeta.apps.switch_ports import Numbers
 from dfmeta.flows import meta_bridge as meta_flows
-from dfmeta.flows.desired import fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import fixed_flows, guest_flows
 from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.identity.registry import Phase, Registry
 from dfmeta.model import Endpoint

@@ -19,8 +19,8 @@ from dfmeta import metrics
 from dfmeta.apps.reconciler import Reconciler
 from dfmeta.errors import DfmetaError, PacketError
 from dfmeta.flows.flow import Action, Output
+from dfmeta.flows.integration_bridge import towards_proxy
 from dfmeta.flows.pipeline import PORT_IN_PORT
-from dfmeta.flows.service import towards_proxy
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import GuestCounts, Learned
 from dfmeta.model import Endpoint, GuestAddress

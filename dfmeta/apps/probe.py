@@ -18,8 +18,8 @@ from typing import Any, Final
 from dfmeta.apps.channel import Channel
 from dfmeta.errors import DfmetaError, PacketError
 from dfmeta.flows.flow import Output
+from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import METADATA_PORT
-from dfmeta.flows.service import Tap
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import HttpHost
 from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment

@@ -1,7 +1,7 @@
 """Keeps the switch's flows equal to the desired flows, and sends only the difference.
 
-Desired flows are a function of the registry (:mod:`dfmeta.flows.desired`). Two paths lead to the
-switch:
+Desired flows are a function of the registry (:mod:`dfmeta.flows.integration_bridge`). Two paths
+lead to the switch:
 
 - An *event* changes one endpoint. :meth:`Reconciler.apply` compares the desired flows of the
   endpoint with those that were sent for it, and sends the difference at once.
@@ -43,8 +43,8 @@ from dfmeta.errors import (
     SwitchError,
     SwitchTimeoutError,
 )
-from dfmeta.flows.desired import Guest
 from dfmeta.flows.flow import Flow, comes_in_at
+from dfmeta.flows.integration_bridge import Guest
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.reading import read_address, read_next_hop
 from dfmeta.flows.wire import DumpedFlow, Wire

@@ -16,6 +16,7 @@ import click
 from oslo_config import cfg
 
 from dfmeta.apps.switch_facts import read_bits, read_flows
+from dfmeta.apps.switch_ports import PortBits, cut_of
 from dfmeta.cli.client import agent_of, report_differences, take_over
 from dfmeta.cli.common import config_options, ending, load_config
 from dfmeta.cli.port_argument import find
@@ -35,12 +36,10 @@ from dfmeta.doctor.probes import Inspection, InspectionOptions
 from dfmeta.doctor.trace_paths import Trace, parse
 from dfmeta.errors import DfmetaError, NotRunningError, SwitchError, printable
 from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
+from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import Purpose
-from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.flows.reading import read_service
-from dfmeta.flows.service import Tap
-from dfmeta.identity.key import VID_MAX
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import VID_MAX, MetaKeys
 from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
 from dfmeta.ovsdb.rows import RESTORE_WAIT, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from dfmeta.flows.desired import usable_next_hops
+from dfmeta.flows.integration_bridge import usable_next_hops
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Port, PortState
@@ -24,7 +24,7 @@ from dfmeta.runtime.hub import Turns
 
 if TYPE_CHECKING:
     from dfmeta.apps.controller import Controller
-    from dfmeta.flows.service import Tap
+    from dfmeta.flows.integration_bridge import Tap
 
 
 def port_rows(

@@ -15,14 +15,13 @@ from dfmeta.cmd.fd_store import Keeper
 from dfmeta.cmd.listeners import GuestListeners
 from dfmeta.errors import DfmetaError, HostError, StartError
 from dfmeta.flows.family import IPV4, IPV6, Family
+from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.service import Tap
 from dfmeta.host import device
 from dfmeta.host.changes import KernelChanges, NewRules
 from dfmeta.host.netlink import WantedSide
 from dfmeta.host.sides import HostSides
-from dfmeta.identity.key import IN_PORT, Keys
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import IN_PORT, Keys, MetaKeys
 from dfmeta.model import TAP_MAC, MetaNames
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.external_ids import META_KEYS

@@ -20,8 +20,8 @@ from dfmeta.cmd.rows import moment
 from dfmeta.doctor.checks_guests import checksum_advice
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import Purpose
-from dfmeta.host.system import checksum_errors
 from dfmeta.host.device import driver_of
+from dfmeta.host.system import checksum_errors
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import ACCEPTED, GuestCounts
 from dfmeta.model import Endpoint, Port

@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from dfmeta import metrics
 from dfmeta.apps.controller import Controller
+from dfmeta.apps.switch_ports import PortBits, cut_of, refused
 from dfmeta.cmd.rows import port_rows
 from dfmeta.cmd.unanswered import UnansweredGuests
 from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.flows.port_down import PortBits, cut_of, refused
 from dfmeta.identity.registry import Registry
 from dfmeta.model import OBSERVED, Endpoint, Port, PortId, PortState
 from dfmeta.runtime import clock, threads

@@ -13,8 +13,7 @@ from oslo_config import cfg
 
 from dfmeta.conf.kinds import Text
 from dfmeta.errors import ConfigError
-from dfmeta.identity.key import InPortKeys, Keys
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import InPortKeys, Keys, MetaKeys
 from dfmeta.model import MetaNames
 
 GROUP: Final = cfg.OptGroup(

@@ -12,8 +12,7 @@ from typing import Any, Final, Protocol
 
 from dfmeta.doctor.facts import GuestFailure, KnownPort, PathFacts
 from dfmeta.errors import KeyRangeError, NotRunningError
-from dfmeta.identity.key import Keys
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import Keys, MetaKeys
 from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop, PortKind, PortState
 
 SHORT: Final = 3.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from dfmeta.apps.switch_ports import PortBits, cut_of
 from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.flows.flow import Foreign
 from dfmeta.flows.pipeline import Purpose, Stage
-from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.model import TAP_VLAN, MetaIds, MetaNames, PortState
 from dfmeta.ovsdb.rows import SECURE, Interface, Snapshot
 

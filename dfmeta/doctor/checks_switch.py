@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from dfmeta.apps.switch_ports import Cut
 from dfmeta.doctor import checks_meta
 from dfmeta.doctor.facts import HostSettings, PathFacts
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
@@ -13,7 +14,6 @@ from dfmeta.doctor.flow_diff import FlowEntry, FlowState, takes
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.flow import Foreign
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT
-from dfmeta.flows.port_down import Cut
 from dfmeta.model import TAP_MARK, Endpoint
 from dfmeta.ovsdb.rows import RESTORE_WAIT, SECURE, Bridge, Interface, Snapshot
 

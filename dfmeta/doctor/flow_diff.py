@@ -15,7 +15,6 @@ from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.find_port import ovsdb_ports
 from dfmeta.errors import NotRunningError, SwitchError
 from dfmeta.flows import meta_bridge
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.family import family_of, solicited_node
 from dfmeta.flows.flow import (
     ARP_REQUEST,
@@ -30,6 +29,7 @@ from dfmeta.flows.flow import (
     Seen,
     Value,
 )
+from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import METADATA_PORT, Layout, Purpose, cookie_of, table_name
 from dfmeta.flows.reading import (
@@ -39,9 +39,7 @@ from dfmeta.flows.reading import (
     read_service,
     version_of,
 )
-from dfmeta.flows.service import Tap
-from dfmeta.identity.key import IN_PORT, Keys
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import IN_PORT, Keys, MetaKeys
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from dfmeta.ovsdb.rows import Snapshot
 from dfmeta.runtime import clock

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Final
 
+from dfmeta.apps.switch_ports import PortBits
 from dfmeta.doctor import checks_meta
 from dfmeta.doctor.facts import HostSettings, MetaSide
 from dfmeta.doctor.finding import Finding, first_fault
@@ -35,7 +36,6 @@ from dfmeta.doctor.trace_paths import (
 )
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import METADATA_PORT, Layout, Purpose, table_name
-from dfmeta.flows.port_down import PortBits
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.ovsdb.rows import Snapshot

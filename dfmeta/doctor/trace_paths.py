@@ -21,6 +21,7 @@ from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.flow_diff import purpose_name
 from dfmeta.flows.family import solicited_node
 from dfmeta.flows.flow import ARP_REQUEST, ND_SOLICITATION
+from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import (
     METADATA_PORT,
     TABLES,
@@ -31,7 +32,6 @@ from dfmeta.flows.pipeline import (
     purpose_of,
     table_name,
 )
-from dfmeta.flows.service import Tap
 from dfmeta.model import GuestAddress, NextHop, PortKind, PortState
 
 _HOP: Final = re.compile(

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dfmeta.flows.desired import Guest
 from dfmeta.flows.family import (
     ADVERTISE,
     IPV4,
@@ -42,8 +41,9 @@ from dfmeta.flows.flow import (
     Value,
     flow,
 )
+from dfmeta.flows.integration_bridge import Guest
 from dfmeta.flows.pipeline import BR_META, METADATA_PORT, Purpose, Stage
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import MetaKeys
 from dfmeta.model import Endpoint, GuestAddress
 
 

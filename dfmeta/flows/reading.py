@@ -1,4 +1,5 @@
-"""Reads an address back from a flow: the inverse of :func:`dfmeta.flows.desired.address_flows`.
+"""Reads an address back from a flow: the inverse of
+:func:`dfmeta.flows.integration_bridge.address_flows`.
 
 Only this module knows which fields and actions of a flow contain its endpoint, its key and the
 guest's addresses. The switch reports the flow, and any program of the host may have added it with

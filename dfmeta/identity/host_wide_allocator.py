@@ -28,8 +28,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final, NamedTuple
 
-from dfmeta.identity.key import Keys
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import Keys, MetaKeys
 from dfmeta.identity.slot_allocator import REST, Addresses, PerPortAllocator, SlotAllocator
 from dfmeta.identity.slots import Guest
 from dfmeta.model import Endpoint, GuestAddress, MetaIds, Port, PortId

@@ -2,11 +2,10 @@
 
 from ipaddress import IPv4Network, IPv6Network
 
+from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.flows.service import Tap
-from dfmeta.identity.key import PREFIX6
-from dfmeta.identity.meta_key import GATEWAY, MetaKeys
+from dfmeta.identity.key import GATEWAY, PREFIX6, MetaKeys
 from dfmeta.model import TAP_MAC
 
 CIDR = IPv4Network("240.0.0.0/16")

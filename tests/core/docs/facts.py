@@ -18,7 +18,7 @@ from dfmeta.conf import DEFAULT_FILES, agent, auth, limits, metadata, rate, stor
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
 from dfmeta.devices.schema import SCHEMA, TAG_MAX
 from dfmeta.flows import pipeline
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import (
     BR_INT,
     COOKIE_PREFIX,
@@ -31,7 +31,6 @@ from dfmeta.flows.pipeline import (
     Register,
     Stage,
 )
-from dfmeta.flows.service import Tap
 from dfmeta.guest import snippet, tag_devices
 from dfmeta.guest.cni import VERSIONS, cnm, host_api
 from dfmeta.guest.cni.cni import UNDO_PATIENCE
@@ -40,7 +39,7 @@ from dfmeta.http import connection
 from dfmeta.http.limits import BACKLOG, CROWDED
 from dfmeta.identity import key, registry, slots
 from dfmeta.identity.host_wide_allocator import RESERVE
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import MetaKeys
 from dfmeta.model import TAP_VLAN, Endpoint
 from dfmeta.ovsdb import trunk_bridge
 from dfmeta.ovsdb.external_ids import META_KEYS, PROVIDER_IDS

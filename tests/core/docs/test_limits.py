@@ -10,10 +10,9 @@ import pytest
 from dfmeta import conf
 from dfmeta.conf import agent
 from dfmeta.errors import ConfigError
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import ETH_ARP, PROTO_TCP, Flow, Output
+from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import METADATA_PORT, Purpose
-from dfmeta.flows.service import Tap
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.core.docs.sources import ROOT, sources
 

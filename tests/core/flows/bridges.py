@@ -11,12 +11,12 @@ from typing import Any
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
-from dfmeta.flows import desired, meta_bridge
-from dfmeta.flows.desired import Guest
+from dfmeta.flows import integration_bridge, meta_bridge
 from dfmeta.flows.flow import Action, Flow
+from dfmeta.flows.integration_bridge import Guest
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, METADATA_PORT, Layout
 from dfmeta.flows.wire import Wire
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import MetaKeys
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.core.flows.frames import Frame, ends_of, ethernet, ipv4, ipv6, mac, sums_are_right, tcp
 from tests.core.flows.world import Host, Host6
@@ -101,10 +101,10 @@ class Bridges:
         self.wires = {"br-int": Wire(Layout()), "br-meta": Wire(Layout(pipeline=BR_META))}
         for bridge in self.switches:
             self._feed(bridge, self._normal(bridge))
-        self.install("br-int", desired.fixed_flows(self.patch))
+        self.install("br-int", integration_bridge.fixed_flows(self.patch))
         self.install("br-meta", meta_bridge.fixed_flows(self.tap))
         for guest in guests:
-            self.install("br-int", desired.guest_flows(guest, self.patch))
+            self.install("br-int", integration_bridge.guest_flows(guest, self.patch))
             self.install("br-meta", self.way(guest))
 
     def way(self, guest: Guest) -> Iterator[Flow]:

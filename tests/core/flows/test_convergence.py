@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dfmeta.apps import reconciler as reconciler
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
+from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import RATES, Purpose, is_ours
-from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress, Port, PortId
 from dfmeta.runtime import hub
 from tests.core.flows.world import (

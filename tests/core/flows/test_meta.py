@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.flows import desired
-from dfmeta.flows.desired import Guest
+from dfmeta.flows import integration_bridge
+from dfmeta.flows.integration_bridge import Guest, towards_proxy
 from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.flows.service import towards_proxy
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.core.flows.bridges import (
     FOREIGN,
@@ -87,7 +86,7 @@ def test_a_first_syn_goes_to_the_controller_and_then_the_way_that_later_ones_go(
     for host, _service, syn in requests(1):
         assert places(bridges.receive(1, syn)) == [("br-int", ofp.OFPP_CONTROLLER)]
         assert bridges.receive(1, host.segment(flags=0x04)) == [], "a reset"
-    bridges.install("br-int", desired.guest_flows(A, bridges.patch))
+    bridges.install("br-int", integration_bridge.guest_flows(A, bridges.patch))
     bridges.install("br-meta", bridges.way(A))
     slots = dict(zip(requests(1), A.addresses, strict=True))
     for (_host, _service, syn), slot in slots.items():
@@ -100,7 +99,7 @@ def test_without_the_flows_of_a_bridge_the_guest_is_not_served_and_its_twin_is(b
     bridges = Bridges([A, B])
     arrived = [left for *_, syn in requests(1) for left in bridges.receive(1, syn)]
     if bridge == "br-int":
-        bridges.remove("br-int", desired.guest_flows(A, bridges.patch))
+        bridges.remove("br-int", integration_bridge.guest_flows(A, bridges.patch))
     else:
         bridges.remove("br-meta", bridges.way(A))
     for left in arrived:
@@ -113,9 +112,9 @@ def test_without_the_flows_of_a_bridge_the_guest_is_not_served_and_its_twin_is(b
 
 def test_a_number_that_another_port_gets_serves_that_port_alone() -> None:
     bridges = Bridges([A, B])
-    bridges.remove("br-int", desired.guest_flows(A, bridges.patch))
+    bridges.remove("br-int", integration_bridge.guest_flows(A, bridges.patch))
     heir = replace(A, endpoint=Endpoint(3))
-    bridges.install("br-int", desired.guest_flows(heir, bridges.patch))
+    bridges.install("br-int", integration_bridge.guest_flows(heir, bridges.patch))
     bridges.install("br-meta", bridges.way(heir))
     for key in own_keys(A):
         assert places(bridges.from_host(bridges.host_frame(key))) == [("br-int", 3)]

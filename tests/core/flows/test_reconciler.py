@@ -8,8 +8,8 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.reconciler import Remembered
+from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import Layout, Purpose, Stage, cookie_of, is_ours, purpose_of
-from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint, GuestAddress
 from tests.core.flows.frames import Frame, ends_of
 from tests.core.flows.world import (

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
-from dfmeta.flows.source import interface_id
+from dfmeta.flows.integration_bridge import interface_id
 from dfmeta.model import Binding
 from tests.core.flows.frames import arp, ethernet, icmpv6, ipv4, ipv6, link_layer, neighbour, udp
 from tests.core.flows.world import BROADCAST, SERVICE6, TAP6, Host, Host6, World, untouched

@@ -21,8 +21,8 @@ from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
 from dfmeta.apps.reconciler import Remembered
+from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import METADATA_IP, METADATA_PORT, RATES, Layout, Purpose, cookie_of
-from dfmeta.flows.service import Tap
 from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Port, PortId

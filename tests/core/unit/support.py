@@ -31,9 +31,8 @@ from ovs.db.types import UuidType
 from dfmeta import metrics
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Layout
-from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.host_wide_allocator import HostWideAllocator
 from dfmeta.identity.key import IN_PORT

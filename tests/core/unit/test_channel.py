@@ -10,7 +10,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.channel import MAX_XID, Channel, error_text
 from dfmeta.errors import NotConnectedError, SwitchError, SwitchTimeoutError
-from dfmeta.flows.desired import fixed_flows
+from dfmeta.flows.integration_bridge import fixed_flows
 from dfmeta.flows.pipeline import Layout
 from tests.core.unit.support import TAP, Bundle, Datapath, let_hub_run
 

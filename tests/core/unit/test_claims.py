@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dfmeta.identity.host_wide_allocator import HostWideAllocator
-from dfmeta.identity.key import IN_PORT, PREFIX6, SLOTS, SLOTS6, InPortKeys
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import IN_PORT, PREFIX6, SLOTS, SLOTS6, InPortKeys, MetaKeys
 from dfmeta.identity.numbering import Device
 from dfmeta.identity.registry import REST, Claim, Registry
 from dfmeta.model import Endpoint, GuestAddress, PortId

@@ -6,11 +6,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.family import IPV4, IPV6, family_of
 from dfmeta.flows.flow import Flow, Move, Output, SetField, ToController
+from dfmeta.flows.integration_bridge import Guest, first_syn, fixed_flows, guest_flows, guest_syn
 from dfmeta.flows.pipeline import CONTROLLER_ID, PORT_IN_PORT, Layout, Purpose, Stage
-from dfmeta.flows.service import first_syn, guest_syn
 from dfmeta.identity.key import SLOTS, SLOTS6, VID_MAX
 from dfmeta.model import Endpoint
 from tests.core.unit.support import SERVICE6, TAP6, guests

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.entry import Entry, read
 from dfmeta.flows.flow import Flow, SetField
+from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import COOKIE_PREFIX, Layout
-from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, NextHop

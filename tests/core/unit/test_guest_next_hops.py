@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from dfmeta.cmd import daemon
 from dfmeta.cmd.rows import port_rows
 from dfmeta.doctor import agent
-from dfmeta.flows.desired import Guest, guest_flows, usable_next_hops
 from dfmeta.flows.family import next_hop_request, senders_of
 from dfmeta.flows.flow import Flow, SetField
+from dfmeta.flows.integration_bridge import Guest, guest_flows, usable_next_hops
 from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose
 from dfmeta.flows.reading import FOUND, read_address, read_next_hop, read_service
 from dfmeta.flows.wire import Wire

@@ -13,8 +13,7 @@ from dfmeta.identity.host_wide_allocator import (
     HostWideAllocator,
     allocator_of,
 )
-from dfmeta.identity.key import IN_PORT, PREFIX6
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import IN_PORT, PREFIX6, MetaKeys
 from dfmeta.identity.registry import REST, Claim, Registry
 from dfmeta.identity.slot_allocator import PerPortAllocator
 from dfmeta.identity.slots import Guest, Learned

@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from os_ken.ofproto.ofproto_v1_3_parser import OFPFlowStats
 
 from dfmeta.apps.counters import BY_FLOW
-from dfmeta.flows import desired, meta_bridge
-from dfmeta.flows.desired import Guest
+from dfmeta.flows import integration_bridge, meta_bridge
 from dfmeta.flows.entry import Entry
 from dfmeta.flows.flow import Flow, Value
+from dfmeta.flows.integration_bridge import Guest
 from dfmeta.flows.pipeline import BR_META, Layout, Purpose, cookie_of
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import Wire
-from dfmeta.identity.key import IN_PORT, SLOT6, InPortKeys
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import IN_PORT, SLOT6, InPortKeys, MetaKeys
 from dfmeta.model import Endpoint
 from tests.core.unit.support import SERVICE6, TAP6, address, address6, guests
 from tests.flowsim import Switch, stats
@@ -54,7 +53,10 @@ def both_bridges(guest: Guest, keys: MetaKeys) -> dict[str, list[Flow]]:
         for one in meta_bridge.address_flows(guest.endpoint, known, slot=number, tap=meta)
     ]
     return {
-        "br-int": [*desired.fixed_flows(tap), *desired.guest_flows(guest, tap)],
+        "br-int": [
+            *integration_bridge.fixed_flows(tap),
+            *integration_bridge.guest_flows(guest, tap),
+        ],
         "br-meta": [*meta_bridge.fixed_flows(meta), *behind],
     }
 
@@ -63,7 +65,7 @@ def of(bridge: str, purpose: Purpose, number: int = NUMBER) -> Flow:
     keys = scheme()
     known = KNOWN[number]
     flows = (
-        desired.address_flows(HERE, known, slot=number, tap=patch_of(keys))
+        integration_bridge.address_flows(HERE, known, slot=number, tap=patch_of(keys))
         if bridge == "br-int"
         else meta_bridge.address_flows(HERE, known, slot=number, tap=meta_tap_of(keys))
     )
@@ -85,7 +87,7 @@ def test_every_flow_is_one_of_its_bridges_pipeline_and_has_a_place_of_its_own(gu
 @pytest.mark.parametrize("number", KNOWN)
 def test_an_address_has_its_way_back_before_its_way_in(number: int) -> None:
     keys, known = scheme(), KNOWN[number]
-    inner = desired.address_flows(HERE, known, slot=number, tap=patch_of(keys))
+    inner = integration_bridge.address_flows(HERE, known, slot=number, tap=patch_of(keys))
     assert [one.purpose for one in inner] == [Purpose.REPLY, Purpose.ADDRESS]
     outer = meta_bridge.address_flows(HERE, known, slot=number, tap=meta_tap_of(keys))
     asked = Purpose.META_KEY_ARP if number == NUMBER else Purpose.META_KEY_ND
@@ -215,8 +217,8 @@ def test_a_flow_of_the_other_scheme_has_no_slot() -> None:
     keys.own(Endpoint(2), 2)
     keys.own(Endpoint(2), N + 2)
     for one in (
-        *desired.guest_flows(guest, tap),
-        *desired.guest_flows(replace(guest, endpoint=Endpoint(2)), tap),
+        *integration_bridge.guest_flows(guest, tap),
+        *integration_bridge.guest_flows(replace(guest, endpoint=Endpoint(2)), tap),
     ):
         assert read_address(one, keys).slot is None
         if one.purpose is Purpose.ADDRESS:

@@ -10,8 +10,7 @@ import pytest
 from dfmeta.cmd.rows import port_rows
 from dfmeta.cmd.watch import CHANGES, PortStateMonitor, without_meta_ip, without_project
 from dfmeta.identity.host_wide_allocator import allocator_of
-from dfmeta.identity.key import PREFIX6
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import PREFIX6, MetaKeys
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Port, PortId, PortState
 

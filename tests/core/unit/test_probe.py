@@ -12,8 +12,8 @@ import pytest
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.probe import FAILURES, FROM_CONTROLLER, Probe
 from dfmeta.errors import NotConnectedError
+from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import Layout
-from dfmeta.flows.service import Tap
 from dfmeta.identity.key import IN_PORT, NEXT_HOP_MAC, PROBE_KEY
 from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment
 from tests.core.unit.support import TAP, TAP6

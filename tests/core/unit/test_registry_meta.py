@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dfmeta.identity.host_wide_allocator import HostWideAllocator
-from dfmeta.identity.key import PREFIX6
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import PREFIX6, MetaKeys
 from dfmeta.identity.registry import REST, Claim, Phase, Registry
 from dfmeta.model import Endpoint, GuestAddress, Identity, MetaIds, Port
 from dfmeta.runtime.saved_state import Holder

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from dfmeta.cmd.saved_guests import RETRY, Memory
 from dfmeta.errors import AlreadyRunningError, StartError
-from dfmeta.identity.key import PREFIX6
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import PREFIX6, MetaKeys
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, GuestAddress, Port
 from dfmeta.runtime import clock

@@ -10,9 +10,9 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.entry import Entry
 from dfmeta.flows.flow import TAGGED, Flow, Opaque, Output, SetField
+from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows, towards_proxy
 from dfmeta.flows.pipeline import (
     BR_INT,
     BR_META,
@@ -27,7 +27,6 @@ from dfmeta.flows.pipeline import (
     cookie_of,
     purpose_of,
 )
-from dfmeta.flows.service import Tap, towards_proxy
 from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import OFPORT_MAX, Binding, Endpoint, NextHop

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
+from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import RATES, Purpose
-from dfmeta.flows.service import Tap
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import tagged
 from tests.host.ovs.switch import ELSEWHERE, GUESTS, LOCAL, TAP_PORT

@@ -5,9 +5,8 @@ from ipaddress import IPv4Address
 
 from hypothesis import strategies as st
 
-from dfmeta.flows.desired import Guest
+from dfmeta.flows.integration_bridge import Guest, Tap
 from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.flows.service import Tap
 from dfmeta.identity.key import IN_PORT, SLOTS
 from dfmeta.model import Endpoint, GuestAddress, NextHop
 from tests.core.flows.frames import arp, ethernet, ipv4, tcp

@@ -5,8 +5,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from hypothesis import strategies as st
 
-from dfmeta.flows.desired import Guest
-from dfmeta.flows.service import Tap
+from dfmeta.flows.integration_bridge import Guest, Tap
 from dfmeta.identity.key import IN_PORT, SLOT6, SLOTS, SLOTS6
 from dfmeta.model import Endpoint, GuestAddress
 from tests.core.flows.frames import (

@@ -13,8 +13,8 @@ import pytest
 from eventlet.green import socket as green_socket
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.flows.service import Tap
 from dfmeta.identity.key import IN_PORT, SLOT6
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import (

@@ -12,10 +12,9 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Flow
+from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import BR_INT, METADATA_IP, RATES, Purpose
-from dfmeta.flows.service import Tap
 from dfmeta.identity.key import SLOTS6
 from dfmeta.model import Endpoint, GuestAddress, NextHop
 from tests.core.flows.frames import ethernet, ipv4, tcp

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows import desired, meta_bridge
-from dfmeta.flows.desired import Guest
+from dfmeta.flows import integration_bridge, meta_bridge
 from dfmeta.flows.flow import Flow
+from dfmeta.flows.integration_bridge import Guest, Tap
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, Layout
-from dfmeta.flows.service import Tap
 from dfmeta.flows.wire import Wire
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.core.flows.frames import (
@@ -71,9 +70,9 @@ class State:
             theirs = [
                 guest_flow
                 for guest in self.guests
-                for guest_flow in desired.guest_flows(guest, self.tap)
+                for guest_flow in integration_bridge.guest_flows(guest, self.tap)
             ]
-            return [*desired.fixed_flows(self.tap), *theirs]
+            return [*integration_bridge.fixed_flows(self.tap), *theirs]
         theirs = [
             address_flow
             for guest in self.guests

@@ -4,8 +4,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
-from dfmeta.flows.service import Tap
+from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
 from dfmeta.identity.key import SLOTS6
 from dfmeta.model import Endpoint, GuestAddress
 from tests.core.flows.world import SERVICE6, Host, Host6

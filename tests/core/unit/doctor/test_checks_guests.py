@@ -8,6 +8,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from oslo_config import cfg
 
+from dfmeta.apps.switch_ports import LINK_DOWN, NO_FWD, NO_RECV, PORT_DOWN, PortBits, cut_of
 from dfmeta.cli import port_argument
 from dfmeta.doctor import find_port
 from dfmeta.doctor.agent import Agent
@@ -19,9 +20,7 @@ from dfmeta.doctor.find_port import with_cuts
 from dfmeta.doctor.finding import SHOWN, Finding
 from dfmeta.doctor.probes import SILENT
 from dfmeta.errors import KeyRangeError, NotRunningError, UsageError
-from dfmeta.flows import port_down
 from dfmeta.flows.family import IPV6
-from dfmeta.flows.port_down import LINK_DOWN, NO_FWD, NO_RECV, PORT_DOWN, PortBits, cut_of
 from dfmeta.identity.key import IN_PORT, SLOT6
 from dfmeta.model import GuestAddress, PortKind, PortState
 from dfmeta.ovsdb.rows import Interface, Snapshot
@@ -200,7 +199,7 @@ MODIFY = "ovs-ofctl -O OpenFlow13 mod-port br-int tap1"
 
 
 def test_the_bits_are_openflows() -> None:
-    assert (port_down.PORT_DOWN, port_down.NO_RECV, port_down.NO_FWD, port_down.LINK_DOWN) == (
+    assert (PORT_DOWN, NO_RECV, NO_FWD, LINK_DOWN) == (
         ofp.OFPPC_PORT_DOWN,
         ofp.OFPPC_NO_RECV,
         ofp.OFPPC_NO_FWD,

@@ -25,7 +25,7 @@ from dfmeta.doctor.checks_services import (
 from dfmeta.doctor.finding import Finding
 from dfmeta.flows.family import bare_request
 from dfmeta.flows.flow import Flow, Seen
-from dfmeta.flows.service import first_syn, guest_fragment, guest_syn
+from dfmeta.flows.integration_bridge import first_syn, guest_fragment, guest_syn
 from dfmeta.host.host_facts import LimitFacts
 from dfmeta.host.process import CAPABILITIES, AccountFacts, ChildFacts, ProcessFacts, SocketFacts
 from dfmeta.host.system import NetworkdFacts

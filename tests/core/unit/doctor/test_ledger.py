@@ -20,8 +20,8 @@ from dfmeta.doctor.flow_diff import (
     wanted_meta_flows,
 )
 from dfmeta.flows.flow import Flow, Foreign, Seen, Value
+from dfmeta.flows.integration_bridge import guest_http, guest_syn
 from dfmeta.flows.pipeline import BR_META, TABLES, Layout, cookie_of, table_name
-from dfmeta.flows.service import guest_http, guest_syn
 from dfmeta.identity.key import IN_PORT, InPortKeys
 from dfmeta.model import Endpoint, PortState
 from tests.core.unit.doctor.values import (

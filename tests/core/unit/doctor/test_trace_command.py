@@ -9,14 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from dfmeta.apps.switch_facts import Reading
+from dfmeta.apps.switch_ports import PortBits
 from dfmeta.cli import trace_command
 from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
 from dfmeta.doctor.facts import KnownPort, PathFacts
 from dfmeta.errors import SwitchError
-from dfmeta.flows.desired import Guest, fixed_flows, guest_flows
 from dfmeta.flows.flow import Seen
+from dfmeta.flows.integration_bridge import Guest, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
-from dfmeta.flows.port_down import PortBits
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import Port
 from dfmeta.ovsdb.rows import Interface, Snapshot

@@ -8,13 +8,12 @@ from typing import Any
 
 from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide
 from dfmeta.doctor.finding import CheckStatus, Finding
+from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import Layout
-from dfmeta.flows.service import Tap
 from dfmeta.host.host_facts import HostFacts, RuleFact
 from dfmeta.host.listeners import TcpListener
-from dfmeta.identity.key import PREFIX6, SLOT6
-from dfmeta.identity.meta_key import MetaKeys
+from dfmeta.identity.key import PREFIX6, SLOT6, MetaKeys
 from dfmeta.model import TAP_MAC, TAP_VLAN, Endpoint, GuestAddress, MetaNames, PortState
 from dfmeta.ovsdb.rows import Bridge, Interface, Snapshot
 

@@ -1,4 +1,4 @@
-"""The way of guests' TCP through the integration bridge: classification, service, reply, subport.
+"""The flows of the integration bridge: classification, service, reply, subport, container source.
 
 All classification flows for guests match ``in_port``: ports that do not belong to guests get none
 of them. The service table sends known addresses to tap-metadata and first SYNs to the controller.
@@ -10,16 +10,41 @@ may make Open vSwitch look behind two tags: a frame with a second tag then match
 field shows the second tag, so the tag is taken off, and the subport table drops frames that still
 have one. ARP and neighbour discovery need none of this: their answers leave with the tags of their
 requests.
+
+The root of a virtual machine sends frames in any VLAN of its trunk, with any addresses. A port that
+was made for one attachment of the driver ``local`` therefore passes only frames with the MAC and
+the IPv4 address of that attachment as source, in ARP as well (IP source guard, ARP inspection).
+Over IPv6, whose addresses a container makes itself, the interface id has to be that of the MAC
+(EUI-64; RFC 4291, appendix A). A frame that passes goes back to the classification table with a
+mark, so that the flows of other programs and the bridge's own switching do with it what they would
+have done without the check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
+from typing import Final
 
-from dfmeta.flows.family import IPV4, IPV6, Family, family_of
+from dfmeta.flows.family import (
+    IPV4,
+    IPV6,
+    Family,
+    bare_request,
+    family_of,
+    neighbour_discovery,
+    next_hop_request,
+)
 from dfmeta.flows.flow import (
+    ARP_REQUEST,
+    ETH_ARP,
+    ETH_IP,
+    ETH_IPV6,
     IP_FRAG_ANY,
+    ND_ADVERTISEMENT,
+    ND_SOLICITATION,
+    PROTO_ICMPV6,
     TAGGED,
     TCP_RST,
     TCP_SYN,
@@ -30,6 +55,7 @@ from dfmeta.flows.flow import (
     Output,
     PopVlan,
     PushVlan,
+    Reclassify,
     SetField,
     ToController,
     Value,
@@ -45,60 +71,18 @@ from dfmeta.flows.pipeline import (
     Stage,
 )
 from dfmeta.identity.key import IN_PORT, Keys
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop
 
 _VID_BITS = 12
 """Length of vlan_vid without OFPVID_PRESENT."""
-
-
-def subport_flows(proxy: int) -> tuple[Flow, ...]:
-    """Return the flows of the subport table.
-
-    :param proxy: OpenFlow number of the port that leads to the proxy.
-    """
-    back = (PushVlan(), Move(Register.TAG, "vlan_vid", _VID_BITS))
-    return (
-        flow(
-            Purpose.SUBPORT_PROXY,
-            {"vlan_vid": UNTAGGED, Register.TAG: 0},
-            actions=(Output(proxy),),
-        ),
-        # The controller learns from the tag which subport has sent the SYN.
-        flow(
-            Purpose.SUBPORT_SYN,
-            {"vlan_vid": UNTAGGED, Register.TAG: (TAGGED, TAGGED)},
-            actions=(*back, ToController(CONTROLLER_ID)),
-        ),
-        flow(Purpose.SUBPORT_DROP, {}),
-    )
-
-
-def untag(endpoint: Endpoint) -> tuple[Action, ...]:
-    """Return the actions that take the tag of *endpoint* off; none if its frames have no tag."""
-    return (PopVlan(),) if endpoint.vid else ()
-
-
-def untagged(endpoint: Endpoint) -> Mapping[str, Value]:
-    """Return the match that :func:`tag` needs, so that no frame gets a second tag."""
-    return {"vlan_vid": UNTAGGED} if endpoint.vid else {}
-
-
-def tag(endpoint: Endpoint) -> tuple[Action, ...]:
-    """Return the actions that put the tag of *endpoint* on; none if its frames have no tag."""
-    return (PushVlan(), SetField("vlan_vid", TAGGED | endpoint.vid)) if endpoint.vid else ()
-
-
-def to_subport_proxy(endpoint: Endpoint) -> tuple[Action, ...]:
-    """Return the actions by which the subport table takes a frame of *endpoint* for the proxy's.
-
-    The register is set because another program may have used it before.
-    """
-    return (*untag(endpoint), SetField(Register.TAG, 0))
-
-
-def to_subport_controller(endpoint: Endpoint) -> tuple[Action, ...]:
-    """Return the actions by which the subport table takes a frame of *endpoint* for a first SYN."""
-    return (*untag(endpoint), SetField(Register.TAG, TAGGED | endpoint.vid))
+_PASS: Final = (SetField(Register.CHECKED, 1), Reclassify())
+_INTERFACE_ID: Final = "::ffff:ffff:ffff:ffff"
+"""Mask of an IPv6 address."""
+_ROUTER_ADVERTISEMENT, _REDIRECT, _MLD_REPORT = 134, 137, 143
+"""Types of ICMPv6 (RFC 4861, 4; RFC 3810, 5.2)."""
+_LOCAL: Final = 0x02
+_NONE, _NONE6 = str(IPv4Address(0)), str(IPv6Address(0))
+"""The addresses of a host that has none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +126,100 @@ class Tap:
         if version == 4:
             return Service(IPV4, self.ip, (self.guest_ip,))
         return Service(IPV6, self.ip6, self.guest_ip6)
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """An endpoint that gets flows, with its known addresses."""
+
+    endpoint: Endpoint
+    addresses: Mapping[int, GuestAddress] = field(default_factory=dict)
+    """Slot → address."""
+    next_hops: tuple[NextHop, ...] = ()
+    """The addresses through which it has a route to the service; see :func:`usable_next_hops`."""
+    mac: str = ""
+    """The only MAC that is served at the endpoint; empty: any MAC."""
+    binding: Binding | None = None
+    """The source addresses that its frames have to have; None: any."""
+    floods: Collection[Purpose] = ()
+    """The purposes whose packets it sends at too high a rate: its flows drop them."""
+
+
+def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
+    """Return the flows that do not depend on guests."""
+    return (
+        from_tap(tap.ofport),
+        service_drop(),
+        *(probe(tap, service) for service in tap.services()),
+        *(neighbour_discovery(tap.mac, tap.guest_ip6) if tap.guest_ip6 else ()),
+        *subport_flows(tap.ofport),
+        *source_table(),
+        reply_drop(),
+    )
+
+
+def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
+    """Return all flows of one guest's endpoint.
+
+    The flows may be added one by one in this order: the classification flows come last, so nothing
+    is sent to the proxy before its return path exists.
+    """
+    flows = [
+        one
+        for slot, address in sorted(guest.addresses.items())
+        if address.service is None or str(address.service) in tap.guest_ip6
+        for one in address_flows(guest.endpoint, address, slot=slot, tap=tap)
+    ]
+    hops = usable_next_hops(guest.next_hops, guest.addresses.values(), tap.guest_ip)
+    return (
+        *(source_checks(guest.endpoint, guest.binding) if guest.binding is not None else ()),
+        *flows,
+        *(next_hop_request(guest.endpoint, hop.mac or tap.mac, hop.ip) for hop in hops),
+        *(one for service in tap.services() for one in _port_flows(guest, tap, service)),
+    )
+
+
+def usable_next_hops(
+    hops: Iterable[NextHop], addresses: Iterable[GuestAddress], service: str
+) -> tuple[NextHop, ...]:
+    """Return the guest next hops that get a flow.
+
+    The service's own address has a flow already. An address of the guest itself gets none: an
+    answer would tell the guest that another host has its address (RFC 5227, 2.4).
+
+    :param addresses: the addresses that the guest has used. They are untrusted; a guest that uses
+        the address of a next hop only loses its own flow.
+    :param service: IPv4 address of the service for guests.
+    """
+    own = {service, *(str(one.ip) for one in addresses)}
+    return tuple(hop for hop in hops if hop.ip not in own)
+
+
+def _port_flows(guest: Guest, tap: Tap, service: Service) -> Iterator[Flow]:
+    """Return the flows of one version of IP that lead a guest to the service."""
+    endpoint, family, first = guest.endpoint, service.family, Purpose.SYN in guest.floods
+    yield first_syn(endpoint, family, mac=guest.mac, floods=first)
+    if not family.arp:
+        yield bare_request(endpoint, floods=first)
+    for ip in service.guest_ips:
+        yield family.guest_request(endpoint, tap.mac, ip)
+        yield guest_fragment(endpoint, ip, family)
+        yield guest_http(endpoint, ip, family)
+        yield guest_syn(endpoint, ip, family, floods=Purpose.GUEST_SYN in guest.floods)
+
+
+def address_flows(
+    endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap
+) -> tuple[Flow, ...]:
+    """Return the flows of one known address: first its return path, then its path to the proxy."""
+    key = tap.keys.key_of(endpoint, slot)
+    # A second bridge answers the host's requests for keys.
+    is_near = tap.keys.label(slot) is None
+    return (
+        *((family_of(key.version).key_request(str(key), address.mac),) if is_near else ()),
+        reply(endpoint, address, slot=slot, tap=tap),
+        known_address(endpoint, address, slot=slot, tap=tap),
+    )
 
 
 def first_syn(
@@ -337,3 +415,113 @@ def from_tap(tap_ofport: int) -> Flow:
 
 def _to_service(endpoint: Endpoint, ip: str, family: Family) -> dict[str, Value]:
     return {**frames_of(endpoint), **family.tcp, family.destination: ip}
+
+
+# Subports
+
+
+def subport_flows(proxy: int) -> tuple[Flow, ...]:
+    """Return the flows of the subport table.
+
+    :param proxy: OpenFlow number of the port that leads to the proxy.
+    """
+    back = (PushVlan(), Move(Register.TAG, "vlan_vid", _VID_BITS))
+    return (
+        flow(
+            Purpose.SUBPORT_PROXY,
+            {"vlan_vid": UNTAGGED, Register.TAG: 0},
+            actions=(Output(proxy),),
+        ),
+        # The controller learns from the tag which subport has sent the SYN.
+        flow(
+            Purpose.SUBPORT_SYN,
+            {"vlan_vid": UNTAGGED, Register.TAG: (TAGGED, TAGGED)},
+            actions=(*back, ToController(CONTROLLER_ID)),
+        ),
+        flow(Purpose.SUBPORT_DROP, {}),
+    )
+
+
+def untag(endpoint: Endpoint) -> tuple[Action, ...]:
+    """Return the actions that take the tag of *endpoint* off; none if its frames have no tag."""
+    return (PopVlan(),) if endpoint.vid else ()
+
+
+def untagged(endpoint: Endpoint) -> Mapping[str, Value]:
+    """Return the match that :func:`tag` needs, so that no frame gets a second tag."""
+    return {"vlan_vid": UNTAGGED} if endpoint.vid else {}
+
+
+def tag(endpoint: Endpoint) -> tuple[Action, ...]:
+    """Return the actions that put the tag of *endpoint* on; none if its frames have no tag."""
+    return (PushVlan(), SetField("vlan_vid", TAGGED | endpoint.vid)) if endpoint.vid else ()
+
+
+def to_subport_proxy(endpoint: Endpoint) -> tuple[Action, ...]:
+    """Return the actions by which the subport table takes a frame of *endpoint* for the proxy's.
+
+    The register is set because another program may have used it before.
+    """
+    return (*untag(endpoint), SetField(Register.TAG, 0))
+
+
+def to_subport_controller(endpoint: Endpoint) -> tuple[Action, ...]:
+    """Return the actions by which the subport table takes a frame of *endpoint* for a first SYN."""
+    return (*untag(endpoint), SetField(Register.TAG, TAGGED | endpoint.vid))
+
+
+# Source addresses of containers
+
+
+def source_table() -> tuple[Flow, ...]:
+    """Return the flows of the source table that do not depend on containers."""
+    return (
+        *(
+            flow(Purpose.SOURCE_ROUTER_DROP, _icmpv6(kind))
+            for kind in (_ROUTER_ADVERTISEMENT, ND_ADVERTISEMENT, _REDIRECT)
+        ),
+        flow(Purpose.SOURCE_DROP, {}),
+    )
+
+
+def source_checks(endpoint: Endpoint, binding: Binding) -> Iterator[Flow]:
+    """Return the flows that pass a container's frames, and then the one that leads to them."""
+    frames = {**frames_of(endpoint), "eth_src": binding.mac}
+    own, mine = str(binding.ip), (interface_id(binding.mac), _INTERFACE_ID)
+    arp: dict[str, Value] = {"eth_type": ETH_ARP, "arp_sha": binding.mac}
+    unspecified: dict[str, Value] = {"ipv6_src": _NONE6}
+    solicitation = {**_icmpv6(ND_SOLICITATION), **unspecified, "icmpv6_code": 0}
+    matches: tuple[dict[str, Value], ...] = (
+        {**arp, "arp_spa": own},
+        # A probe, by which a host looks for others with its address (RFC 5227, 2.1.1).
+        {**arp, "arp_op": ARP_REQUEST, "arp_spa": _NONE, "arp_tpa": own},
+        {"eth_type": ETH_IP, "ipv4_src": own},
+        # The same over IPv6 (RFC 4862, 5.4.2), and the report of groups before it (RFC 3590).
+        {**solicitation, "ipv6_nd_target": mine},
+        {**_icmpv6(_MLD_REPORT), **unspecified},
+        {
+            **_icmpv6(ND_ADVERTISEMENT),
+            "icmpv6_code": 0,
+            "ipv6_src": mine,
+            "ipv6_nd_target": mine,
+        },
+    )
+    for match in matches:
+        yield flow(Purpose.SOURCE_OWN, {**frames, **match}, actions=_PASS)
+    yield flow(
+        Purpose.SOURCE_OWN6, {**frames, "eth_type": ETH_IPV6, "ipv6_src": mine}, actions=_PASS
+    )
+    # Tagged frames as well: no container sends them.
+    unchecked = {"in_port": endpoint.ofport, Register.CHECKED: 0}
+    yield flow(Purpose.GUEST_SOURCE, unchecked, goto=Stage.SOURCE)
+
+
+def interface_id(mac: str) -> str:
+    """Return the interface id of a MAC, as an IPv6 address of the prefix ``::/64``."""
+    octets = bytearray.fromhex(mac.replace(":", ""))
+    octets[0] ^= _LOCAL
+    return str(IPv6Address(int.from_bytes(octets[:3] + b"\xff\xfe" + octets[3:], "big")))
+
+
+def _icmpv6(kind: int) -> dict[str, Value]:
+    return {"eth_type": ETH_IPV6, "ip_proto": PROTO_ICMPV6, "icmpv6_type": kind}
