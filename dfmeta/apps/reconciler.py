@@ -238,7 +238,8 @@ class Reconciler:
             self._overtaken = {}
             self._forget_old_removals()
             self._removed = True
-            sweep = self.registry.allocator.begin_sweep() if self._pipeline.shows_numbers else None
+            if self._pipeline.shows_numbers:
+                self.registry.allocator.begin_sweep()
             found = self._dump(turns, everywhere=not self._swept)
             self._drops.add(_each(found, turns))
             if not self.adopted:
@@ -247,8 +248,8 @@ class Reconciler:
                 self.adopted = True
             count = self._send_differences(found, tap, wire=wire, turns=turns)
             self.confirmed, self._swept = not self._doubted, True
-            if sweep is not None and self.confirmed and self._removed:
-                self.registry.allocator.end_sweep(sweep)
+            if self._pipeline.shows_numbers and self.confirmed and self._removed:
+                self.registry.allocator.end_sweep()
             self._on_reconciled()
             metrics.RECONCILES.labels("changed" if count else "unchanged").inc()
             if count:

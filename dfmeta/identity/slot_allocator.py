@@ -4,7 +4,6 @@ A number rests after its guest has left, before another guest gets it. Connectio
 the listener's queue, and the kernel may still repeat segments of the old guest's answers, all with
 the old key. So a key stands for one guest as long as any packet of it can be in transit.
 
-:class:`PerPortAllocator` is the choice for keys that contain their endpoint.
 :mod:`dfmeta.identity.host_wide_allocator` has the choice for numbers that are unique on the host.
 """
 
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address
-from typing import Final, Protocol
+from typing import Final
 
 from dfmeta.identity.key import Keys
 from dfmeta.identity.slots import Guest
@@ -27,52 +26,69 @@ Addresses = Callable[[], Collection[IPv4Address | IPv6Address]]
 """Returns the addresses of the host itself, which cannot be keys."""
 
 
-class SlotAllocator(Protocol):
-    """The choice of slot numbers.
+class SlotAllocator:
+    """The choice of slot numbers, for keys that contain their endpoint: each endpoint has all slots
+    of the scheme, and no number is unique on the host.
 
     The registry calls it on the hub, and no method waits. A number is *in use* from :meth:`take` to
-    :meth:`drop` or :meth:`leave`. Methods with a body do what suits keys that contain their
-    endpoint: no number is unique on the host.
+    :meth:`drop` or :meth:`leave`.
+
+    :param keys: the key scheme of the numbers.
+    :param host_addresses: see :data:`Addresses`.
+    :param clock: monotonic seconds.
     """
 
-    keys: Keys
-    """The key scheme of the numbers."""
+    def __init__(self, keys: Keys, host_addresses: Addresses, clock: Callable[[], float]) -> None:
+        self.keys = keys
+        self._host_addresses = host_addresses
+        self._clock = clock
+        self._resting: dict[Endpoint, dict[int, float]] = {}
+        """Endpoint → its resting slots, and until when."""
 
     # Ports and guests
 
     def put(self, port: Port) -> None:
         """Note a port that is new or has changed."""
-        return
 
     def forget(self, port: Port) -> None:
         """Note that a port is gone; its guest has left before."""
-        return
 
     def enter(self, guest: Guest) -> None:
         """Note a guest that is new at its endpoint."""
-        return
 
     def leave(self, guest: Guest) -> None:
         """Let all numbers of *guest* rest, which leaves its endpoint."""
-        ...
+        if guest.slots:
+            self.rest(guest.endpoint, guest.slots)
 
     # Numbers of addresses
 
     def pick(self, guest: Guest, version: int) -> int | None:
         """Return the number for one more address of *guest*; None if there is none."""
-        ...
+        taken, resting = self._host_addresses(), self._rests(guest.endpoint)
+        free = [
+            number
+            for number in self.keys.slots(version)
+            if number not in guest.slots and self.keys.key_of(guest.endpoint, number) not in taken
+        ]
+        rested = [number for number in free if number not in resting]
+        if rested or not guest.slots.keys().isdisjoint(self.keys.slots(version)):
+            return rested[0] if rested else None
+        # All of them rest, after a new guest for each within two minutes: take the longest resting.
+        return min(free, key=lambda number: resting[number], default=None)
 
     def may_adopt(self, guest: Guest, number: int, address: GuestAddress) -> bool:
-        """Return whether *address* may have *number*, which it had in an earlier run."""
-        ...
+        """Return whether *address* may have *number*, which it had in an earlier run, perhaps in
+        another key scheme."""
+        fits = number in self.keys.slots(address.ip.version)
+        return fits and self.keys.key_of(guest.endpoint, number) not in self._host_addresses()
 
     def take(self, guest: Guest, number: int) -> None:
         """Note that an address of *guest* has *number* from now on."""
-        return
 
     def drop(self, guest: Guest, number: int) -> None:
         """Let a number rest that an address of *guest* has lost, although the guest stays."""
-        ...
+        self.rest(guest.endpoint, (number,))
 
     def user(self, number: int) -> Guest | None:
         """Return the guest that uses *number*; None: there is none, or the key shows it."""
@@ -88,43 +104,40 @@ class SlotAllocator(Protocol):
     def rest(self, endpoint: Endpoint | None, numbers: Iterable[int]) -> None:
         """Let numbers rest, none of which is in use; see
         :meth:`~dfmeta.identity.registry.Registry.rest`."""
-        ...
+        if endpoint is not None:
+            resting = self._resting.setdefault(endpoint, {})
+            resting.update(dict.fromkeys(numbers, self._clock() + REST))
 
     def expect(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
         """Keep numbers for the guest of *endpoint*, which used them in the previous run.
 
         No other guest gets them before they have rested.
         """
-        return
 
     def resting(self) -> list[int]:
         """Return the numbers that rest on the whole host, for the state of the daemon."""
         return []
 
-    def begin_sweep(self) -> int:
-        """Note that the switch is now asked for all flows, to remove those that are not desired.
+    def begin_sweep(self) -> None:
+        """Note that the switch is now asked for all flows, to remove those that are not desired."""
 
-        :return: number of this sweep, for :meth:`end_sweep`.
-        """
-        return 0
-
-    def end_sweep(self, sweep: int) -> None:
-        """Note that the switch has confirmed all changes of that sweep.
+    def end_sweep(self) -> None:
+        """Note that the switch has confirmed all changes of the sweep that began last.
 
         The rest of a number that is unique on the host is counted from the end of a sweep that
         began after its guest had left: until then the switch may have flows with that number.
         """
-        return
 
     # First numbers of ports
 
     def first_key(self, port: Port, version: int = 4) -> IPv4Address | IPv6Address | None:
         """Return the key of the port's first address of *version*, used or not; None if none."""
-        ...
+        if port.endpoint is None:
+            return None
+        return self.keys.key_of(port.endpoint, self.keys.slots(version)[0])
 
     def settle(self) -> None:
         """Give waiting ports their numbers, as many as are free."""
-        return
 
     def pending_ovsdb_writes(self) -> dict[str, MetaIds]:
         """See :meth:`~dfmeta.identity.registry.Registry.pending_ovsdb_writes`."""
@@ -133,62 +146,6 @@ class SlotAllocator(Protocol):
     def ports_without_number(self) -> list[Port]:
         """See :meth:`~dfmeta.identity.registry.Registry.ports_without_number`."""
         return []
-
-
-class PerPortAllocator(SlotAllocator):
-    """Each endpoint has all slots of the scheme: keys contain their endpoint.
-
-    :param host_addresses: see :data:`Addresses`.
-    :param clock: monotonic seconds.
-    """
-
-    def __init__(self, keys: Keys, host_addresses: Addresses, clock: Callable[[], float]) -> None:
-        self.keys = keys
-        self._host_addresses = host_addresses
-        self._clock = clock
-        self._resting: dict[Endpoint, dict[int, float]] = {}
-        """Endpoint → its resting slots, and until when."""
-
-    def leave(self, guest: Guest) -> None:
-        """See :class:`SlotAllocator`."""
-        if guest.slots:
-            self.rest(guest.endpoint, guest.slots)
-
-    def pick(self, guest: Guest, version: int) -> int | None:
-        """See :class:`SlotAllocator`. If all slots of a new guest rest, the longest resting is
-        used."""
-        taken, resting = self._host_addresses(), self._rests(guest.endpoint)
-        free = [
-            number
-            for number in self.keys.slots(version)
-            if number not in guest.slots and self.keys.key_of(guest.endpoint, number) not in taken
-        ]
-        rested = [number for number in free if number not in resting]
-        if rested or not guest.slots.keys().isdisjoint(self.keys.slots(version)):
-            return rested[0] if rested else None
-        # All of them rest, after a new guest for each within two minutes: take the longest resting.
-        return min(free, key=lambda number: resting[number], default=None)
-
-    def may_adopt(self, guest: Guest, number: int, address: GuestAddress) -> bool:
-        """See :class:`SlotAllocator`. The number may be one of an earlier run's key scheme."""
-        fits = number in self.keys.slots(address.ip.version)
-        return fits and self.keys.key_of(guest.endpoint, number) not in self._host_addresses()
-
-    def drop(self, guest: Guest, number: int) -> None:
-        """See :class:`SlotAllocator`."""
-        self.rest(guest.endpoint, (number,))
-
-    def rest(self, endpoint: Endpoint | None, numbers: Iterable[int]) -> None:
-        """See :class:`SlotAllocator`; no slot rests on the whole host."""
-        if endpoint is not None:
-            resting = self._resting.setdefault(endpoint, {})
-            resting.update(dict.fromkeys(numbers, self._clock() + REST))
-
-    def first_key(self, port: Port, version: int = 4) -> IPv4Address | IPv6Address | None:
-        """See :class:`SlotAllocator`."""
-        if port.endpoint is None:
-            return None
-        return self.keys.key_of(port.endpoint, self.keys.slots(version)[0])
 
     def _rests(self, endpoint: Endpoint) -> Mapping[int, float]:
         """Return the slots of *endpoint* that still rest, and until when."""

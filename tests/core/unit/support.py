@@ -138,7 +138,11 @@ def first_numbers(registry: Registry) -> dict[str, MetaIds]:
     """Row → the Meta addresses of its port's first numbers, as far as it has got any."""
     numbers = registry.allocator
     assert isinstance(numbers, HostWideAllocator)
-    return {one.row: numbers._ids(one) for one in numbers._firsts}
+    return {
+        port_id.row: numbers._ids(holder)
+        for port_id, holder in numbers._holders.items()
+        if holder.firsts
+    }
 
 
 def syn(

@@ -248,8 +248,8 @@ class OfTheHost:
         return found.slot
 
     def rested(self) -> None:
-        sweep = self.registry.allocator.begin_sweep()
-        self.registry.allocator.end_sweep(sweep)
+        self.registry.allocator.begin_sweep()
+        self.registry.allocator.end_sweep()
         self.now += REST
 
 

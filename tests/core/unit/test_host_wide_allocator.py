@@ -15,7 +15,7 @@ from dfmeta.identity.host_wide_allocator import (
 )
 from dfmeta.identity.key import IN_PORT, PREFIX6, MetaKeys
 from dfmeta.identity.registry import REST, Claim, Registry
-from dfmeta.identity.slot_allocator import PerPortAllocator
+from dfmeta.identity.slot_allocator import SlotAllocator
 from dfmeta.identity.slots import Guest, Learned
 from dfmeta.model import Endpoint, MetaIds, Port, PortId
 from tests.core.unit.support import OTHER_INSTANCE, address, address6, first_numbers, port
@@ -88,7 +88,8 @@ class Host:
 
     def sweep(self) -> None:
         """All flows are compared, and stray ones removed."""
-        self.numbers.end_sweep(self.numbers.begin_sweep())
+        self.numbers.begin_sweep()
+        self.numbers.end_sweep()
 
     def rested(self) -> None:
         self.sweep()
@@ -119,7 +120,7 @@ def ids(number: int) -> MetaIds:
 
 
 def test_each_scheme_has_its_choice(host: Host) -> None:
-    assert isinstance(allocator_of(IN_PORT, tuple), PerPortAllocator)
+    assert not isinstance(allocator_of(IN_PORT, tuple), HostWideAllocator)
     assert isinstance(allocator_of(host.keys, tuple), HostWideAllocator)
     assert isinstance(Registry(keys=host.keys).allocator, HostWideAllocator), "not even by mistake"
 
@@ -260,15 +261,15 @@ def test_a_number_rests_from_the_end_of_a_sweep_that_began_after_its_guest_had_l
 ) -> None:
     host.plug(1)
     number = host.number(1)
-    early = host.numbers.begin_sweep()
+    host.numbers.begin_sweep()
     host.unplug(1)
     assert host.numbers.resting() == [number]
-    host.numbers.end_sweep(early)
+    host.numbers.end_sweep()
     host.now += 2 * REST
     assert host.numbers.resting() == [number], "its flows may still be on the switch"
-    sweep = host.numbers.begin_sweep()
+    host.numbers.begin_sweep()
     host.now += 5
-    host.numbers.end_sweep(sweep)
+    host.numbers.end_sweep()
     host.now += REST - 1
     assert host.numbers.resting() == [number], "frames of such flows may be under way"
     host.now += 1
@@ -463,7 +464,7 @@ def test_there_are_no_numbers_of_the_host() -> None:
     registry = Registry()
     registry.set_port(port())
     registry.learn(HERE, address(), 0.0)
-    assert isinstance(registry.allocator, PerPortAllocator)
+    assert not isinstance(registry.allocator, HostWideAllocator)
     assert (registry.pending_ovsdb_writes(), registry.ports_without_number()) == ({}, [])
     assert registry.port_at(HERE) == port()
     assert port().meta == MetaIds()
@@ -480,7 +481,7 @@ def test_a_flow_with_the_key_of_another_endpoint_concerns_no_guest() -> None:
 
 def test_a_slot_rests_at_its_endpoint_alone() -> None:
     now = 0.0
-    slots = PerPortAllocator(IN_PORT, tuple, lambda: now)
+    slots = SlotAllocator(IN_PORT, tuple, lambda: now)
     here, there = (Guest(port(one.ofport), one, None) for one in (HERE, Endpoint(14)))
     slots.rest(None, [0, 1])
     slots.expect(HERE, [0])
@@ -488,7 +489,8 @@ def test_a_slot_rests_at_its_endpoint_alone() -> None:
     slots.drop(here, 0)
     assert (slots.pick(here, 4), slots.pick(there, 4)) == (1, 0)
     assert slots.resting() == []
-    slots.end_sweep(slots.begin_sweep())
+    slots.begin_sweep()
+    slots.end_sweep()
     assert slots.pick(here, 4) == 1, "a sweep changes nothing"
     now = REST
     assert slots.pick(here, 4) == 0

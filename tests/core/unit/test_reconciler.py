@@ -15,7 +15,7 @@ from dfmeta.flows.integration_bridge import Guest, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.key import IN_PORT
-from dfmeta.identity.slot_allocator import PerPortAllocator
+from dfmeta.identity.slot_allocator import SlotAllocator
 from dfmeta.model import Endpoint, GuestAddress, PortId
 from dfmeta.runtime import hub
 from tests.core.unit.support import (
@@ -205,7 +205,7 @@ def test_change_in_the_middle_of_a_reconcile_wins(
     assert rig.reconciler.reconcile() == 0
 
 
-class Sweeps(PerPortAllocator):
+class Sweeps(SlotAllocator):
     """An allocator that notes what the reconciler says of sweeps and of stray flows."""
 
     def __init__(self) -> None:
@@ -214,12 +214,11 @@ class Sweeps(PerPortAllocator):
         self.ended: list[int] = []
         self.strays: list[tuple[Endpoint, int]] = []
 
-    def begin_sweep(self) -> int:
+    def begin_sweep(self) -> None:
         self.begun.append(len(self.begun) + 1)
-        return self.begun[-1]
 
-    def end_sweep(self, sweep: int) -> None:
-        self.ended.append(sweep)
+    def end_sweep(self) -> None:
+        self.ended.append(self.begun[-1])
 
     def conflicts(self, endpoint: Endpoint, number: int) -> bool:
         self.strays.append((endpoint, number))

@@ -57,7 +57,7 @@ class Ports(RuleBasedStateMachine):
         self.made = 0
         self.flows: set[InFlow] = set()
         self.connected = True
-        self.sweep: tuple[int, set[InFlow]] | None = None
+        self.sweep: set[InFlow] | None = None
         self.in_flight: list[InFlight] = []
         self.cidr = CIDR
         self.start()
@@ -268,14 +268,14 @@ class Ports(RuleBasedStateMachine):
     @rule(at_once=st.booleans())
     def compare(self, at_once: bool) -> None:
         if self.sweep is None:
-            self.sweep = self.registry.allocator.begin_sweep(), set(self.flows)
+            self.registry.allocator.begin_sweep()
+            self.sweep = set(self.flows)
             if not at_once:
                 return
-        number, found = self.sweep
-        self.sweep = None
+        found, self.sweep = self.sweep, None
         desired = set().union(*map(self.desired, self.registry.endpoints()))
         self.flows = self.flows - (found - desired) | desired
-        self.registry.allocator.end_sweep(number)
+        self.registry.allocator.end_sweep()
 
     # The daemon
 
@@ -324,12 +324,13 @@ class Ports(RuleBasedStateMachine):
             self.registry.set_port(self.rows[row])
         self.rest_strangers(holders, resting)
         self.connected = True
-        number, found = self.registry.allocator.begin_sweep(), set(self.flows)
+        self.registry.allocator.begin_sweep()
+        found = set(self.flows)
         for flow in data.draw(st.permutations(sorted(found, key=str))):
             self.adopt(flow, holders)
         self.restore(holders, complete=not changed and odd is None)
         self.remap(identities)
-        self.sweep = number, found
+        self.sweep = found
         self.compare(at_once=True)
         self.registry.pending_ovsdb_writes()
         ids = first_numbers(self.registry)
