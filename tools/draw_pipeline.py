@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dfmeta.flows import pipeline
 from dfmeta.flows.flow import Flow, Output, Reclassify, ToController
-from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import BR_INT, PORT_IN_PORT, TABLES, Layout, Priority, Purpose, Stage
 from dfmeta.identity.key import SLOTS, SLOTS6
 from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop
@@ -45,7 +45,7 @@ SAMPLE_TAP = Tap(
     guest_ip6=(str(_SERVICE6),),
 )
 _MAC = "fa:16:3e:00:00:01"
-SAMPLE_GUEST = Guest(
+SAMPLE_GUEST = ServedEndpoint(
     Endpoint(1),
     addresses={
         SLOTS[0]: GuestAddress(_MAC, IPv4Address("10.0.0.5")),

@@ -44,7 +44,7 @@ from dfmeta.errors import (
     SwitchTimeoutError,
 )
 from dfmeta.flows.flow import Flow, comes_in_at
-from dfmeta.flows.integration_bridge import Guest
+from dfmeta.flows.integration_bridge import ServedEndpoint
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.reading import read_address, read_next_hop
 from dfmeta.flows.wire import DumpedFlow, Wire
@@ -91,7 +91,7 @@ class Builders(NamedTuple):
 
     fixed: Callable[[Any], tuple[Flow, ...]]
     """Returns the flows that do not depend on guests, for a target."""
-    guest: Callable[[Guest, Any], tuple[Flow, ...]]
+    guest: Callable[[ServedEndpoint, Any], tuple[Flow, ...]]
     """Returns the flows of a guest, for a target."""
 
 
@@ -511,19 +511,18 @@ class Reconciler:
                 self.registry.quarantine(endpoint, number)
 
     def _wanted(self, endpoint: Endpoint, tap: Any) -> ByKey:
-        port = self.registry.port_at(endpoint)
-        if port is None:
+        guest = self.registry.guest(endpoint)
+        if guest is None:
             return {}
-        addresses = {n: slot.address for n, slot in self.registry.slots(endpoint).items()}
-        guest = Guest(
+        served = ServedEndpoint(
             endpoint,
-            addresses,
-            self.registry.next_hops(endpoint),
-            port.only_mac,
-            port.binding,
+            {number: slot.address for number, slot in guest.slots.items()},
+            guest.next_hops,
+            guest.port.only_mac,
+            guest.port.binding,
             self._floods(endpoint),
         )
-        return _by_key(self._builders.guest(guest, tap))
+        return _by_key(self._builders.guest(served, tap))
 
     def _way_in_first(self, strays: list[DumpedFlow]) -> list[DumpedFlow]:
         """Order removals so that a path to the proxy is removed before its return path."""

@@ -127,9 +127,10 @@ def _next_hops(registry: Registry, port: Port, service_ip: str) -> dict[str, Any
     """
     endpoint, faults = port.endpoint, list(port.next_hop_faults)
     hops, addresses = port.next_hops, []
-    if endpoint is not None and registry.port_at(endpoint) == port:
-        hops = registry.next_hops(endpoint) or hops
-        addresses = [slot.address for slot in registry.slots(endpoint).values()]
+    guest = registry.guest(endpoint) if endpoint is not None else None
+    if guest is not None and guest.port == port:
+        hops = guest.next_hops or hops
+        addresses = [slot.address for slot in guest.slots.values()]
     if hops is None:
         return {"next_hops": None, "next_hop_faults": faults}
     usable = usable_next_hops(hops, addresses, service_ip)

@@ -99,10 +99,10 @@ class Memory:
 
     def _remember(self, endpoint: Endpoint, registry: Registry) -> None:
         """Update the state of the port at *endpoint*."""
-        held = registry.holder(endpoint)
-        if held is None:
+        guest = registry.guest(endpoint)
+        if guest is None or not guest.port.instance_id:
             self.state.holders.pop(endpoint, None)
         else:
-            port, slots = held
+            port, slots = guest.port, guest.slots
             addresses = {number: slots[number].address for number in sorted(slots)}
             self.state.holders[endpoint] = Holder(port.iface_id, port.instance_id, addresses)

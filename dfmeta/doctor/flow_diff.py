@@ -29,7 +29,7 @@ from dfmeta.flows.flow import (
     Seen,
     Value,
 )
-from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import METADATA_PORT, Layout, Purpose, cookie_of, table_name
 from dfmeta.flows.reading import (
@@ -115,10 +115,10 @@ def wanted_meta_flows(ports: Iterable[KnownPort], tap: MetaTap) -> tuple[Flow, .
     return tuple(flows)
 
 
-def _guests(ports: Iterable[KnownPort]) -> Iterator[Guest]:
+def _guests(ports: Iterable[KnownPort]) -> Iterator[ServedEndpoint]:
     for port in ports:
         if port.wired and port.ofport is not None:
-            yield Guest(
+            yield ServedEndpoint(
                 port.endpoint,
                 port.addresses,
                 next_hops=port.next_hops or (),

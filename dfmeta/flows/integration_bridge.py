@@ -129,7 +129,7 @@ class Tap:
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class ServedEndpoint:
     """An endpoint that gets flows, with its known addresses."""
 
     endpoint: Endpoint
@@ -158,7 +158,7 @@ def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
     )
 
 
-def guest_flows(guest: Guest, tap: Tap) -> tuple[Flow, ...]:
+def guest_flows(guest: ServedEndpoint, tap: Tap) -> tuple[Flow, ...]:
     """Return all flows of one guest's endpoint.
 
     The flows may be added one by one in this order: the classification flows come last, so nothing
@@ -195,7 +195,7 @@ def usable_next_hops(
     return tuple(hop for hop in hops if hop.ip not in own)
 
 
-def _port_flows(guest: Guest, tap: Tap, service: Service) -> Iterator[Flow]:
+def _port_flows(guest: ServedEndpoint, tap: Tap, service: Service) -> Iterator[Flow]:
     """Return the flows of one version of IP that lead a guest to the service."""
     endpoint, family, first = guest.endpoint, service.family, Purpose.SYN in guest.floods
     yield first_syn(endpoint, family, mac=guest.mac, floods=first)

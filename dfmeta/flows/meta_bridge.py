@@ -41,7 +41,7 @@ from dfmeta.flows.flow import (
     Value,
     flow,
 )
-from dfmeta.flows.integration_bridge import Guest
+from dfmeta.flows.integration_bridge import ServedEndpoint
 from dfmeta.flows.pipeline import BR_META, METADATA_PORT, Purpose, Stage
 from dfmeta.identity.key import MetaKeys
 from dfmeta.model import Endpoint, GuestAddress
@@ -131,7 +131,7 @@ def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iter
     yield _reply(family, tap.keys.label(number), key, service=services[0], tap=tap)
 
 
-def guest_flows(guest: Guest, tap: MetaTap) -> tuple[Flow, ...]:
+def guest_flows(guest: ServedEndpoint, tap: MetaTap) -> tuple[Flow, ...]:
     """Return the flows of all addresses of a guest."""
     return tuple(
         one

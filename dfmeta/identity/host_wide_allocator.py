@@ -206,8 +206,7 @@ class HostWideAllocator(SlotAllocator):
         self._compare(holder)
 
     def forget(self, port: Port) -> None:
-        """See :class:`SlotAllocator`. A number that has not been
-        used is free."""
+        """See :class:`SlotAllocator`. A number that has not been used is free."""
         self._unwritten.pop(port.id, None)
         holder = self._holders.pop(port.id, None)
         for version, number in holder.firsts.items() if holder is not None else ():
@@ -229,8 +228,7 @@ class HostWideAllocator(SlotAllocator):
                 self._pools[version].waiting[port_id] = None
 
     def leave(self, guest: Guest) -> None:
-        """See :class:`SlotAllocator`. The port keeps its first
-        numbers."""
+        """See :class:`SlotAllocator`. The port keeps its first numbers."""
         port_id = guest.port.id
         for number in guest.slots:
             self._lay(number, port_id)
@@ -250,8 +248,7 @@ class HostWideAllocator(SlotAllocator):
     # Numbers of addresses
 
     def pick(self, guest: Guest, version: int) -> int | None:
-        """See :class:`SlotAllocator`: the port's first number, or a
-        further one.
+        """See :class:`SlotAllocator`: the port's first number, or a further one.
 
         The guest of an untagged port without any address of that version may get one of the numbers
         that are left for new ports: the first number of its port rests.
@@ -310,8 +307,7 @@ class HostWideAllocator(SlotAllocator):
         return lease.user if lease is not None else None
 
     def conflicts(self, endpoint: Endpoint, number: int) -> bool:
-        """See :class:`SlotAllocator`. A stale flow of the owner
-        itself does not."""
+        """See :class:`SlotAllocator`. A stale flow of the owner itself does not."""
         return self._is_guests(number) and self._keys.owners.get(number) != endpoint
 
     def first_key(self, port: Port, version: int = 4) -> IPv4Address | IPv6Address | None:
@@ -323,8 +319,7 @@ class HostWideAllocator(SlotAllocator):
     # Rest
 
     def rest(self, endpoint: Endpoint | None, numbers: Iterable[int]) -> None:
-        """See :class:`SlotAllocator`; *endpoint* may belong to
-        another port now."""
+        """See :class:`SlotAllocator`; *endpoint* may belong to another port now."""
         del endpoint
         for number in filter(self._is_guests, numbers):
             self._lay(number, None)

@@ -149,7 +149,7 @@ class Registry:
         touched = self._withdraw(old) if old is not None else set()
         self._ports[port.id] = port
         if port.endpoint is not None and not port.dead:
-            self._claims.put(port, port.endpoint)
+            self._claims.put(port.id, port.endpoint)
             touched |= self._enter(port, port.endpoint)
         self._tell(touched)
 
@@ -176,13 +176,6 @@ class Registry:
         versions = Counter(s.address.ip.version for guest in guests for s in guest.slots.values())
         return {"4": versions[4], "6": versions[6]}
 
-    def holder(self, endpoint: Endpoint) -> tuple[Port, dict[int, Slot]] | None:
-        """Return the port at *endpoint* and its slots; None if its instance is not known."""
-        guest = self._guests.get(endpoint)
-        if guest is None or not guest.port.instance_id:
-            return None
-        return guest.port, dict(guest.slots)
-
     def take_changed(self) -> set[Endpoint]:
         """Return the endpoints whose port or slots have changed since the last call."""
         changed, self._changed = self._changed, set()
@@ -201,14 +194,15 @@ class Registry:
 
         :param gap: earlier changes may have been missed; see :meth:`Numbering.put_all`.
         """
-        patches = self._claims.patches() if gap else ()
+        patches = self._patches() if gap else ()
         changed = self._numbering.put_all(devices, gap=gap, patches=patches)
         for endpoint in self._claims.with_number(*self._numbering.doubted()):
             self._show(endpoint)
         for ofport, replaced in changed.items():
             for endpoint in self._claims.with_number(ofport):
                 self._review(endpoint, anew=replaced)
-            self._say_replaced(ofport, there=replaced and ofport in devices)
+            if replaced and ofport in devices:
+                self._tell_replaced(ofport)
 
     def set_device(self, ofport: int, device: Device | None) -> None:
         """Store the device that has the number now; None: no device.
@@ -219,7 +213,8 @@ class Registry:
             for endpoint in self._claims.with_number(ofport):
                 self._show(endpoint)
                 self._review(endpoint, anew=True)
-            self._say_replaced(ofport, there=device is not None)
+            if device is not None:
+                self._tell_replaced(ofport)
 
     def answered(self, question: int) -> None:
         """Note that OVSDB has answered *question*, and that everything before it has been read."""
@@ -241,9 +236,9 @@ class Registry:
         """Return the ports that are not served because the switch reports another device at their
         number, each with the name of that device."""
         return [
-            (port, self._numbering.name(port.ofport or 0))
-            for port in self._claims
-            if not self._numbering.agrees(port)
+            (self._ports[port_id], self._numbering.name(ofport))
+            for ofport, port_id in self._claims
+            if not self._numbering.agrees(self._ports[port_id])
         ]
 
     # Endpoints, for the controller
@@ -251,6 +246,10 @@ class Registry:
     def endpoints(self) -> list[Endpoint]:
         """Return the endpoints that should have flows."""
         return list(self._guests)
+
+    def guest(self, endpoint: Endpoint) -> Guest | None:
+        """Return the guest at *endpoint*, with its port and slots; read only."""
+        return self._guests.get(endpoint)
 
     def port_at(self, endpoint: Endpoint) -> Port | None:
         """Return the port at *endpoint*; None if no guest's port is there."""
@@ -347,11 +346,6 @@ class Registry:
         guest.slots[number] = Slot(address, next(self._epochs), now)
         self.allocator.take(guest, number)
         return True
-
-    def next_hops(self, endpoint: Endpoint) -> tuple[NextHop, ...]:
-        """Return the guest next hops of *endpoint*."""
-        guest = self._guests.get(endpoint)
-        return guest.next_hops if guest is not None else ()
 
     def adopt_next_hop(self, endpoint: Endpoint, hop: NextHop) -> bool:
         """Keep a guest next hop found in the switch's flows until the port's own are known.
@@ -481,30 +475,32 @@ class Registry:
             return None
         return port.identify(next(self._incarnations))
 
-    def _add(self, port: Port) -> bool:
+    def _guest_of(self, port: Port) -> Guest | None:
+        """Return the guest at the endpoint of *port*, if it is the guest of that port."""
         guest = self._guests.get(port.endpoint) if port.endpoint is not None else None
-        if guest is None or guest.port.id != port.id or guest.identity is None:
+        return guest if guest is not None and guest.port.id == port.id else None
+
+    def _add(self, port: Port) -> bool:
+        guest = self._guest_of(port)
+        if guest is None or guest.identity is None:
             return False
         guest.put(port)
-        self._claims.put(port, guest.endpoint)
         guest.identity = port.identify(guest.identity.incarnation)
         self._tell({guest.endpoint})
         return True
 
     def _withdraw(self, port: Port) -> set[Endpoint]:
-        endpoint = port.endpoint
-        if endpoint is None:
-            return set()
-        self._claims.remove(port, endpoint)
-        guest = self._guests.get(endpoint)
-        if guest is None or guest.port.id != port.id:
+        endpoint, guest = port.endpoint, self._guest_of(port)
+        if endpoint is not None:
+            self._claims.remove(port.id, endpoint)
+        if guest is None:
             return set()
         self._leave(guest)
         # Another row may have claimed the number earlier, and lost it to this one.
-        rightful = self._rightful(endpoint)
+        rightful = self._rightful(guest.endpoint)
         if rightful is not None:
-            self._enter(rightful, endpoint)
-        return {endpoint}
+            self._enter(rightful, guest.endpoint)
+        return {guest.endpoint}
 
     def _enter(self, port: Port, endpoint: Endpoint) -> set[Endpoint]:
         if not self._numbering.agrees(port):
@@ -517,7 +513,15 @@ class Registry:
         return {endpoint}
 
     def _rightful(self, endpoint: Endpoint) -> Port | None:
-        return self._claims.latest(endpoint, self._numbering.agrees)
+        ports = map(self._ports.__getitem__, self._claims.at(endpoint))
+        return next(filter(self._numbering.agrees, ports), None)
+
+    def _patches(self) -> set[int]:
+        """Return the numbers that only patch ports have."""
+        numbers: dict[bool, set[int]] = {False: set(), True: set()}
+        for ofport, port_id in self._claims:
+            numbers[self._ports[port_id].patch].add(ofport)
+        return numbers[True] - numbers[False]
 
     def _review(self, endpoint: Endpoint, *, anew: bool) -> None:
         guest, rightful = self._guests.get(endpoint), self._rightful(endpoint)
@@ -538,17 +542,16 @@ class Registry:
 
     def _keep_in_place(self, port: Port) -> None:
         """Store a port of which only what does not identify the guest has changed."""
-        if port.endpoint is not None and not port.dead:
-            self._claims.put(port, port.endpoint)
-            guest = self._guests.get(port.endpoint)
-            if guest is not None and guest.port.id == port.id:
-                before = guest.next_hops, guest.port.binding
-                guest.put(port)
-                if guest.identity is not None and guest.identity.vm != port.vm:
-                    self._show(guest.endpoint)
-                    guest.identity = port.identify(guest.identity.incarnation)
-                if (guest.next_hops, guest.port.binding) != before:
-                    self._tell({guest.endpoint}, Phase.FLOWS)
+        guest = self._guest_of(port)
+        if guest is None:
+            return
+        before = guest.next_hops, guest.port.binding
+        guest.put(port)
+        if guest.identity is not None and guest.identity.vm != port.vm:
+            self._show(guest.endpoint)
+            guest.identity = port.identify(guest.identity.incarnation)
+        if (guest.next_hops, guest.port.binding) != before:
+            self._tell({guest.endpoint}, Phase.FLOWS)
 
     def _take_away(self, taken: Iterable[tuple[Guest, int]]) -> set[Endpoint]:
         """Take numbers from guests, and return the endpoints of these guests."""
@@ -560,9 +563,10 @@ class Registry:
             touched.add(guest.endpoint)
         return touched
 
-    def _say_replaced(self, ofport: int, *, there: bool) -> None:
-        ids = self._claims.ids(ofport) if there else ()
-        for port_id, listener in itertools.product(ids, self._replaced_listeners):
+    def _tell_replaced(self, ofport: int) -> None:
+        endpoints = self._claims.with_number(ofport)
+        ports = list(itertools.chain.from_iterable(map(self._claims.at, endpoints)))
+        for port_id, listener in itertools.product(ports, self._replaced_listeners):
             listener(port_id)
 
     def _tell(self, endpoints: Collection[Endpoint], *phases: Phase) -> None:
@@ -573,7 +577,5 @@ class Registry:
 
     def __iter__(self) -> Iterator[tuple[Port, dict[int, Slot]]]:
         for port in self._ports.values():
-            endpoint = port.endpoint
-            guest = self._guests.get(endpoint) if endpoint else None
-            mine = guest is not None and guest.port.id == port.id
-            yield port, dict(guest.slots) if guest is not None and mine else {}
+            guest = self._guest_of(port)
+            yield port, dict(guest.slots) if guest is not None else {}

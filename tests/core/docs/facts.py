@@ -18,7 +18,7 @@ from dfmeta.conf import DEFAULT_FILES, agent, auth, limits, metadata, rate, stor
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
 from dfmeta.devices.schema import SCHEMA, TAG_MAX
 from dfmeta.flows import pipeline
-from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import (
     BR_INT,
     COOKIE_PREFIX,
@@ -60,7 +60,7 @@ LAYOUT = Layout()
 META = MetaKeys(IPv4Network("240.0.0.0/16"), IPv6Network("fd00::/64"), "fa:16:ee:00:00:00")
 IPV4_ONLY = Tap(ofport=1, mac=key.NEXT_HOP_MAC, port=DEFAULTS["port"])
 BOTH = replace(IPV4_ONLY, ip6=DEFAULTS["host_ip6"], guest_ip6=tuple(DEFAULTS["ip6"]))
-EACH, EACH4 = (len(guest_flows(Guest(Endpoint(2)), tap)) for tap in (BOTH, IPV4_ONLY))
+EACH, EACH4 = (len(guest_flows(ServedEndpoint(Endpoint(2)), tap)) for tap in (BOTH, IPV4_ONLY))
 """Flows of a port, on a host with IPv6 and without."""
 
 

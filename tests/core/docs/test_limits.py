@@ -11,7 +11,7 @@ from dfmeta import conf
 from dfmeta.conf import agent
 from dfmeta.errors import ConfigError
 from dfmeta.flows.flow import ETH_ARP, PROTO_TCP, Flow, Output
-from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import METADATA_PORT, Purpose
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.core.docs.sources import ROOT, sources
@@ -19,7 +19,7 @@ from tests.core.docs.sources import ROOT, sources
 PAGE = (ROOT / "doc/source/limits.rst").read_text(encoding="utf-8")
 TAP = Tap(ofport=1, mac=TAP_MAC, port=18080, ip="169.254.169.254")
 ADDRESS = GuestAddress("fa:16:3e:00:00:05", IPv4Address("10.0.0.5"))
-FLOWS = (*fixed_flows(TAP), *guest_flows(Guest(Endpoint(2), {0: ADDRESS}), TAP))
+FLOWS = (*fixed_flows(TAP), *guest_flows(ServedEndpoint(Endpoint(2), {0: ADDRESS}), TAP))
 ROUTER_ADVERTISEMENT = 134
 """Type of ICMPv6 (RFC 4861, 4.2)."""
 OPTIONS = {one.dest: one for one in agent.OPTS}

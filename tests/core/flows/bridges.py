@@ -13,7 +13,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from dfmeta.flows import integration_bridge, meta_bridge
 from dfmeta.flows.flow import Action, Flow
-from dfmeta.flows.integration_bridge import Guest
+from dfmeta.flows.integration_bridge import ServedEndpoint
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, METADATA_PORT, Layout
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.key import MetaKeys
@@ -48,10 +48,10 @@ KNOWN = GuestAddress(MAC, IPv4Address(IP))
 KNOWN6 = [GuestAddress(MAC, IPv6Address(IP6), IPv6Address(service)) for service in SERVICE6]
 
 
-def twin(ofport: int, first: int) -> Guest:
+def twin(ofport: int, first: int) -> ServedEndpoint:
     """A guest whose addresses have the numbers from *first* up in each version of IP."""
     ipv6 = {SIZE + first + n: known for n, known in enumerate(KNOWN6)}
-    return Guest(Endpoint(ofport), {first: KNOWN, **ipv6})
+    return ServedEndpoint(Endpoint(ofport), {first: KNOWN, **ipv6})
 
 
 A, B = twin(1, 7), twin(2, 17)
@@ -60,7 +60,7 @@ LABELS = [KEYS.label(number) for guest in (A, B) for number in guest.addresses]
 """Their Meta MACs."""
 
 
-def own_keys(guest: Guest) -> list[str]:
+def own_keys(guest: ServedEndpoint) -> list[str]:
     """The Meta IPs of a guest, in the order of :func:`requests`."""
     return [str(KEYS.key_of(guest.endpoint, number)) for number in guest.addresses]
 
@@ -87,7 +87,7 @@ class Bridges:
 
     def __init__(
         self,
-        guests: Iterable[Guest],
+        guests: Iterable[ServedEndpoint],
         *,
         keys: MetaKeys | None = None,
         ip6: tuple[str, ...] = SERVICE6,
@@ -107,7 +107,7 @@ class Bridges:
             self.install("br-int", integration_bridge.guest_flows(guest, self.patch))
             self.install("br-meta", self.way(guest))
 
-    def way(self, guest: Guest) -> Iterator[Flow]:
+    def way(self, guest: ServedEndpoint) -> Iterator[Flow]:
         """Yield the flows of a guest's addresses on br-meta."""
         for slot, known in guest.addresses.items():
             self.keys.own(guest.endpoint, slot)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dfmeta.apps import reconciler as reconciler
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import RATES, Purpose, is_ours
 from dfmeta.model import Endpoint, GuestAddress, Port, PortId
 from dfmeta.runtime import hub
@@ -196,7 +196,7 @@ class Life(RuleBasedStateMachine):
         wanted = set(fixed_flows(world.tap))
         for endpoint in world.registry.endpoints():
             addresses = {n: slot.address for n, slot in world.registry.slots(endpoint).items()}
-            guest = Guest(endpoint, addresses, floods=world.floods.of(endpoint))
+            guest = ServedEndpoint(endpoint, addresses, floods=world.floods.of(endpoint))
             wanted |= set(guest_flows(guest, world.tap))
         return wanted
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.flows import integration_bridge
-from dfmeta.flows.integration_bridge import Guest, towards_proxy
+from dfmeta.flows.integration_bridge import ServedEndpoint, towards_proxy
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.core.flows.bridges import (
@@ -130,7 +130,7 @@ def test_without_ipv6_a_guest_is_served_over_ipv4_alone() -> None:
 
 def test_numbers_at_both_ends_of_the_range_lead_each_guest_to_its_own_answers() -> None:
     numbers = {1: 2, 2: SIZE - 2}
-    guests = [Guest(Endpoint(port), {number: KNOWN}) for port, number in numbers.items()]
+    guests = [ServedEndpoint(Endpoint(port), {number: KNOWN}) for port, number in numbers.items()]
     bridges = Bridges(guests)
     for ofport, number in numbers.items():
         bridges.assert_served(Host(ofport, IP, MAC), METADATA_IP, str(CIDR[number]))
@@ -291,7 +291,7 @@ def test_whatever_a_guest_makes_up_reaches_the_proxy_as_its_own_or_not_at_all(
 
     @few
     @given(sent=forgeries, guest=st.sampled_from([A, B]))
-    def hold(sent: list[bytes], guest: Guest) -> None:
+    def hold(sent: list[bytes], guest: ServedEndpoint) -> None:
         fate = {
             guest.endpoint.ofport: "back",
             ofp.OFPP_CONTROLLER: "controller",
@@ -386,7 +386,7 @@ def test_an_answer_never_leaves_on_another_port_than_its_request_came_in_on(
     addresses: dict[int, dict[int, GuestAddress]] = {1: {}, 2: {}}
     for number, (ofport, one) in zip(order, known, strict=False):
         addresses[ofport][number + (SIZE if one.ip.version == 6 else 0)] = one
-    bridges = Bridges(Guest(Endpoint(port), mine) for port, mine in addresses.items())
+    bridges = Bridges(ServedEndpoint(Endpoint(port), mine) for port, mine in addresses.items())
     for ofport, mine in addresses.items():
         for number, one in mine.items():
             host = (Host6 if one.service else Host)(ofport, str(one.ip), one.mac)

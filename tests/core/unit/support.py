@@ -31,7 +31,7 @@ from ovs.db.types import UuidType
 from dfmeta import metrics
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
-from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.host_wide_allocator import HostWideAllocator
@@ -91,7 +91,7 @@ def guests(
     slots: Sequence[int],
     slots6: Sequence[int],
     vids: st.SearchStrategy[int] = st.just(0),  # noqa: B008
-) -> st.SearchStrategy[Guest]:
+) -> st.SearchStrategy[ServedEndpoint]:
     """Generate guests with up to three addresses of each family in these slots."""
     ipv4s = st.integers(0, 0xFFFFFFFF).map(lambda ip: replace(address(), ip=IPv4Address(ip)))
     ipv6s = st.builds(
@@ -100,7 +100,7 @@ def guests(
         st.sampled_from(SERVICE6),
     )
     return st.builds(
-        lambda endpoint, ipv4, ipv6: Guest(endpoint, ipv4 | ipv6),
+        lambda endpoint, ipv4, ipv6: ServedEndpoint(endpoint, ipv4 | ipv6),
         st.builds(Endpoint, st.integers(1, OFPORT_MAX), vids),
         st.dictionaries(st.sampled_from(slots), ipv4s, max_size=3),
         st.dictionaries(st.sampled_from(slots6), ipv6s, max_size=3),
@@ -511,7 +511,7 @@ class ModelSwitch(Datapath):
                 handle(self._app, message)
 
 
-PORT_FLOWS = len(guest_flows(Guest(Endpoint(1)), TAP))
+PORT_FLOWS = len(guest_flows(ServedEndpoint(Endpoint(1)), TAP))
 FIXED_FLOWS = len(fixed_flows(TAP))
 """Flows of a port without a known address."""
 

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from dfmeta.flows.family import IPV4, IPV6, family_of
 from dfmeta.flows.flow import Flow, Move, Output, SetField, ToController
-from dfmeta.flows.integration_bridge import Guest, first_syn, fixed_flows, guest_flows, guest_syn
+from dfmeta.flows.integration_bridge import (
+    ServedEndpoint,
+    first_syn,
+    fixed_flows,
+    guest_flows,
+    guest_syn,
+)
 from dfmeta.flows.pipeline import CONTROLLER_ID, PORT_IN_PORT, Layout, Purpose, Stage
 from dfmeta.identity.key import SLOTS, SLOTS6, VID_MAX
 from dfmeta.model import Endpoint
@@ -33,7 +39,7 @@ def sets(flow: Flow) -> dict[str, int | str]:
 
 @FEW
 @given(GUESTS)
-def test_an_addresss_way_back_is_added_before_its_way_in(guest: Guest) -> None:
+def test_an_addresss_way_back_is_added_before_its_way_in(guest: ServedEndpoint) -> None:
     order = [one.purpose for one in guest_flows(guest, TAP6)]
     for position, purpose in enumerate(order):
         if purpose is Purpose.ADDRESS:
@@ -51,14 +57,14 @@ def test_an_addresss_way_back_is_added_before_its_way_in(guest: Guest) -> None:
 
 @FEW
 @given(GUESTS)
-def test_a_guests_flows_have_places_of_their_own(guest: Guest) -> None:
+def test_a_guests_flows_have_places_of_their_own(guest: ServedEndpoint) -> None:
     flows = [*guest_flows(guest, TAP6), *fixed_flows(TAP6)]
     assert len({one.match_key for one in flows}) == len(flows)
 
 
 @FEW
 @given(GUESTS, GUESTS)
-def test_two_guests_share_no_place(one: Guest, other: Guest) -> None:
+def test_two_guests_share_no_place(one: ServedEndpoint, other: ServedEndpoint) -> None:
     if one.endpoint == other.endpoint:
         return
     places = {flow.match_key for flow in guest_flows(one, TAP6)}
@@ -66,7 +72,7 @@ def test_two_guests_share_no_place(one: Guest, other: Guest) -> None:
 
 
 def test_solicitations_for_the_service_are_answered_by_flows_alone() -> None:
-    flows = (*fixed_flows(TAP6), *guest_flows(Guest(Endpoint(13)), TAP6))
+    flows = (*fixed_flows(TAP6), *guest_flows(ServedEndpoint(Endpoint(13)), TAP6))
     assert {one.field("ipv6_nd_target") for one in by_purpose(flows, Purpose.GUEST_ND)} == set(
         SERVICE6
     )
@@ -98,7 +104,7 @@ def test_what_a_kernel_refuses_to_set_is_moved_from_a_register() -> None:
 @FEW
 @given(GUESTS, st.sets(st.sampled_from((Purpose.SYN, Purpose.GUEST_SYN))))
 def test_flood_changes_the_instructions_of_its_purpose_alone(
-    guest: Guest, floods: set[Purpose]
+    guest: ServedEndpoint, floods: set[Purpose]
 ) -> None:
     calm = {flow.match_key: flow for flow in guest_flows(guest, TAP6)}
     flooding = {flow.match_key: flow for flow in guest_flows(replace(guest, floods=floods), TAP6)}

@@ -12,7 +12,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.flows.entry import Entry, read
 from dfmeta.flows.flow import Flow, SetField
-from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import COOKIE_PREFIX, Layout
 from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.identity.key import SLOT6
@@ -32,7 +32,7 @@ HOPS = st.lists(
     unique_by=lambda hop: hop.ip,
 ).map(tuple)
 GUESTS = st.builds(
-    Guest, st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0)), ADDRESSES, HOPS
+    ServedEndpoint, st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.just(0)), ADDRESSES, HOPS
 )
 TAPS = st.builds(
     Tap,
@@ -64,7 +64,7 @@ def values(found: DumpedFlow | None) -> object:
 
 @settings(deadline=None, max_examples=examples(13))
 @given(GUESTS, TAPS)
-def test_flows_of_ours_read_as_os_ken_reads_them(guest: Guest, tap: Tap) -> None:
+def test_flows_of_ours_read_as_os_ken_reads_them(guest: ServedEndpoint, tap: Tap) -> None:
     for flow in (*fixed_flows(tap), *guest_flows(guest, tap)):
         entry = entry_of(WIRE.add(flow))
         assert read(entry, WIRE._odd_action) is not None, "none is left to os-ken"
@@ -76,7 +76,7 @@ def test_flows_of_ours_read_as_os_ken_reads_them(guest: Guest, tap: Tap) -> None
 
 def flows() -> list[Flow]:
     known = {0: GuestAddress("fa:16:3e:00:00:01", IPv4Address(1)), SLOT6 + 1: address6()}
-    return [*fixed_flows(TAP6), *guest_flows(Guest(Endpoint(13), known), TAP6)]
+    return [*fixed_flows(TAP6), *guest_flows(ServedEndpoint(Endpoint(13), known), TAP6)]
 
 
 @settings(deadline=None, max_examples=examples(13))
@@ -160,7 +160,7 @@ def test_a_stray_is_taken_away_by_the_match_of_its_entry() -> None:
     rig = Rig()
     rig.registry.set_port(port())
     rig.connect()
-    (stray, *_rest) = guest_flows(Guest(Endpoint(99)), TAP)
+    (stray, *_rest) = guest_flows(ServedEndpoint(Endpoint(99)), TAP)
     wire = rig.channel.wire
     found = wire.found(entry_of(wire.add(stray)))
     assert found is not None

@@ -1,4 +1,4 @@
-"""Guest next hops should come to the switch as flows, and go, while their guest stays."""
+"""ServedEndpoint next hops should come to the switch as flows, and go, while their guest stays."""
 
 from dataclasses import replace
 from ipaddress import IPv4Address
@@ -12,7 +12,7 @@ from dfmeta.cmd.rows import port_rows
 from dfmeta.doctor import agent
 from dfmeta.flows.family import next_hop_request, senders_of
 from dfmeta.flows.flow import Flow, SetField
-from dfmeta.flows.integration_bridge import Guest, guest_flows, usable_next_hops
+from dfmeta.flows.integration_bridge import ServedEndpoint, guest_flows, usable_next_hops
 from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose
 from dfmeta.flows.reading import FOUND, read_address, read_next_hop, read_service
 from dfmeta.flows.wire import Wire
@@ -38,7 +38,7 @@ IPS = st.integers(1, 0xFFFFFFFF).map(IPv4Address)
 
 
 def of(flows: tuple[Flow, ...]) -> dict[object, object]:
-    """Guest next hop → the MAC in the answer."""
+    """ServedEndpoint next hop → the MAC in the answer."""
     return {
         one.field("arp_tpa"): next(
             action.value
@@ -56,7 +56,7 @@ def of(flows: tuple[Flow, ...]) -> dict[object, object]:
 def test_the_services_and_the_guests_addresses_have_no_next_hop_flow() -> None:
     hops = (HOP, NextHop(METADATA_IP), BARE)
     assert usable_next_hops(hops, [address(BARE.ip)], METADATA_IP) == (HOP,)
-    flows = guest_flows(Guest(HERE, {0: address(HOP.ip)}, next_hops=hops), TAP)
+    flows = guest_flows(ServedEndpoint(HERE, {0: address(HOP.ip)}, next_hops=hops), TAP)
     assert of(flows) == {BARE.ip: TAP.mac}
 
 
@@ -96,6 +96,12 @@ def test_a_damaged_flow_has_no_next_hop() -> None:
 # The registry
 
 
+def hops(registry: Registry) -> tuple[NextHop, ...]:
+    guest = registry.guest(HERE)
+    assert guest is not None
+    return guest.next_hops
+
+
 def test_a_change_tells_the_flows_alone_and_the_guest_stays() -> None:
     registry = Registry()
     registry.set_port(port())
@@ -105,11 +111,11 @@ def test_a_change_tells_the_flows_alone_and_the_guest_stays() -> None:
     registry.subscribe(flows.append, Phase.FLOWS)
     registry.subscribe(closed.append, Phase.CONNECTIONS)
     registry.set_port(replace(port(), next_hops=(HOP,)))
-    assert registry.next_hops(HERE) == (HOP,)
+    assert hops(registry) == (HOP,)
     registry.set_port(replace(port(), next_hops=(HOP,), next_hop_faults=("x",)))
     registry.set_port(replace(port(), next_hops=()))
     assert (flows, closed) == ([HERE, HERE], [])
-    assert registry.next_hops(HERE) == ()
+    assert hops(registry) == ()
     assert registry.holds(claim)
 
 
@@ -118,9 +124,9 @@ def test_while_they_are_not_known_those_of_the_switch_stay() -> None:
     registry.set_port(replace(port(), next_hops=None))
     assert registry.adopt_next_hop(HERE, HOP)
     registry.set_port(replace(port(), next_hops=None, next_hop_faults=("x",)))
-    assert registry.next_hops(HERE) == (HOP,)
+    assert hops(registry) == (HOP,)
     registry.set_port(replace(port(), next_hops=(BARE,)))
-    assert registry.next_hops(HERE) == (BARE,)
+    assert hops(registry) == (BARE,)
     assert not registry.adopt_next_hop(HERE, HOP)
     assert not registry.adopt_next_hop(Endpoint(99), HOP)
 

@@ -12,7 +12,7 @@ from dfmeta.apps.counters import BY_FLOW
 from dfmeta.flows import integration_bridge, meta_bridge
 from dfmeta.flows.entry import Entry
 from dfmeta.flows.flow import Flow, Value
-from dfmeta.flows.integration_bridge import Guest
+from dfmeta.flows.integration_bridge import ServedEndpoint
 from dfmeta.flows.pipeline import BR_META, Layout, Purpose, cookie_of
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import Wire
@@ -44,7 +44,7 @@ def scheme(*, owned: bool = True) -> MetaKeys:
     return keys
 
 
-def both_bridges(guest: Guest, keys: MetaKeys) -> dict[str, list[Flow]]:
+def both_bridges(guest: ServedEndpoint, keys: MetaKeys) -> dict[str, list[Flow]]:
     """All flows of one guest and the fixed ones, by bridge."""
     tap, meta = patch_of(keys), meta_tap_of(keys)
     behind = [
@@ -78,7 +78,9 @@ def with_match(one: Flow, field: str, value: Value) -> Flow:
 
 @FEW
 @given(GUESTS)
-def test_every_flow_is_one_of_its_bridges_pipeline_and_has_a_place_of_its_own(guest: Guest) -> None:
+def test_every_flow_is_one_of_its_bridges_pipeline_and_has_a_place_of_its_own(
+    guest: ServedEndpoint,
+) -> None:
     for bridge, flows in both_bridges(guest, meta_keys(CIDR)).items():
         assert {one.purpose for one in flows} <= set(LAYOUTS[bridge].pipeline.purposes)
         assert len({one.match_key for one in flows}) == len(flows)
@@ -140,7 +142,7 @@ def dumped(wire: Wire, one: Flow) -> list[Any]:
 @pytest.mark.parametrize("bridge", LAYOUTS)
 def test_dump_reads_as_the_flow_that_was_added(bridge: str) -> None:
     wire = Wire(LAYOUTS[bridge])
-    for one in both_bridges(Guest(HERE, KNOWN), scheme())[bridge]:
+    for one in both_bridges(ServedEndpoint(HERE, KNOWN), scheme())[bridge]:
         for entry in dumped(wire, one):
             found = wire.found(entry)
             assert found is not None
@@ -150,7 +152,7 @@ def test_dump_reads_as_the_flow_that_was_added(bridge: str) -> None:
 
 @FEW
 @given(GUESTS)
-def test_a_flow_is_read_back_as_it_was_built(guest: Guest) -> None:
+def test_a_flow_is_read_back_as_it_was_built(guest: ServedEndpoint) -> None:
     keys = meta_keys(CIDR)
     for number in guest.addresses:
         keys.own(guest.endpoint, number)
@@ -210,7 +212,7 @@ def test_damaged_flow_of_the_second_bridge_serves_no_guest(value: Value) -> None
 
 def test_a_flow_of_the_other_scheme_has_no_slot() -> None:
     keys, ports = scheme(), InPortKeys()
-    guest = Guest(HERE, {0: address(), 7: address("10.0.0.7"), SLOT6 + 1: address6()})
+    guest = ServedEndpoint(HERE, {0: address(), 7: address("10.0.0.7"), SLOT6 + 1: address6()})
     tap = replace(TAP6, keys=ports)
     # Slot 7's keys are in this range as well.
     assert keys.covers(ports.key_of(Endpoint(2), 7))
@@ -223,6 +225,6 @@ def test_a_flow_of_the_other_scheme_has_no_slot() -> None:
         assert read_address(one, keys).slot is None
         if one.purpose is Purpose.ADDRESS:
             assert read_address(one, keys).endpoint is not None
-    for flows in both_bridges(Guest(HERE, KNOWN), keys).values():
+    for flows in both_bridges(ServedEndpoint(HERE, KNOWN), keys).values():
         for one in flows:
             assert read_address(one, IN_PORT).slot is None

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.flows.flow import Flow, SetField, Value
-from dfmeta.flows.integration_bridge import Guest, address_flows, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, address_flows, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import BR_INT, Purpose
 from dfmeta.flows.reading import NONE, FlowAddress, read_address, read_service, version_of
 from dfmeta.identity.key import IN_PORT, SLOT6, SLOTS, SLOTS6, InPortKeys
@@ -35,7 +35,7 @@ def with_match(flow: Flow, field: str, value: Value) -> Flow:
 
 @settings(deadline=None, max_examples=examples(16))
 @given(GUESTS, st.sampled_from([IN_PORT, OTHER_KEYS]))
-def test_a_flow_is_read_back_as_it_was_built(guest: Guest, keys: InPortKeys) -> None:
+def test_a_flow_is_read_back_as_it_was_built(guest: ServedEndpoint, keys: InPortKeys) -> None:
     tap = replace(TAP6, keys=keys)
     for flow in fixed_flows(tap):
         assert read_address(flow, keys) == NONE
@@ -51,7 +51,7 @@ def test_a_flow_is_read_back_as_it_was_built(guest: Guest, keys: InPortKeys) -> 
 
 
 def test_the_service_and_the_version_of_a_flow_are_read() -> None:
-    flows = (*fixed_flows(TAP6), *guest_flows(Guest(HERE, {17: address6()}), TAP6))
+    flows = (*fixed_flows(TAP6), *guest_flows(ServedEndpoint(HERE, {17: address6()}), TAP6))
     found: dict[Purpose, set[tuple[int | None, str]]] = {}
     for flow in flows:
         found.setdefault(flow.purpose, set()).add((version_of(flow), read_service(flow)))

@@ -11,7 +11,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps import reconciler as reconciler_module
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.integration_bridge import Guest, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.key import IN_PORT
@@ -39,7 +39,7 @@ def wanted(rig: Rig) -> set[Flow]:
     flows = set(fixed_flows(rig.reconciler.tap or TAP))
     for endpoint in rig.registry.endpoints():
         slots = {n: slot.address for n, slot in rig.registry.slots(endpoint).items()}
-        guest = Guest(endpoint, slots)
+        guest = ServedEndpoint(endpoint, slots)
         flows |= set(guest_flows(guest, rig.reconciler.tap or TAP))
     return flows
 
@@ -245,7 +245,7 @@ def test_a_sweep_ends_when_the_switch_has_confirmed_it(rig: Rig) -> None:
 
 def test_a_sweep_does_not_end_while_the_switch_keeps_a_stray_flow(rig: Rig) -> None:
     sweeps = swept(rig)
-    stray = guest_flows(Guest(Endpoint(99), {0: address()}), TAP)[-1]
+    stray = guest_flows(ServedEndpoint(Endpoint(99), {0: address()}), TAP)[-1]
     rig.switch.place(as_mod(rig, stray))
     rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 99 else None
     rig.reconciler.reconcile()

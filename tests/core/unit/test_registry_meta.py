@@ -298,15 +298,15 @@ class Ports(RuleBasedStateMachine):
         nobody understands."""
         before = self.registry
         written = self.kept_by_a_restart()
-        held = {one: before.holder(one) for one in before.endpoints()}
+        held = {endpoint: before.guest(endpoint) for endpoint in before.endpoints()}
         holders = {
             endpoint: Holder(
-                one[0].iface_id,
-                one[0].instance_id,
-                {number: slot.address for number, slot in one[1].items()},
+                guest.port.iface_id,
+                guest.port.instance_id,
+                {number: slot.address for number, slot in guest.slots.items()},
             )
-            for endpoint, one in held.items()
-            if one is not None
+            for endpoint, guest in held.items()
+            if guest is not None and guest.port.instance_id
         }
         resting = before.allocator.resting()
         identities = {one: before.identity(one) for one in before.endpoints()}

@@ -12,7 +12,13 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.flows.entry import Entry
 from dfmeta.flows.flow import TAGGED, Flow, Opaque, Output, SetField
-from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows, towards_proxy
+from dfmeta.flows.integration_bridge import (
+    ServedEndpoint,
+    Tap,
+    fixed_flows,
+    guest_flows,
+    towards_proxy,
+)
 from dfmeta.flows.pipeline import (
     BR_INT,
     BR_META,
@@ -48,8 +54,8 @@ from tests.core.unit.support import (
 
 ELSEWHERE = Tap(ofport=7, mac=TAP.mac, port=8080, ip="192.0.2.1", guest_ip="169.254.169.254")
 HOPS = (NextHop("10.0.0.2", "fa:16:3e:00:00:02"), NextHop("192.0.2.2"))
-GUEST = Guest(Endpoint(13), {0: address(), 5: address("10.0.0.6", "fa:16:3e:00:00:02")})
-GUEST6 = Guest(
+GUEST = ServedEndpoint(Endpoint(13), {0: address(), 5: address("10.0.0.6", "fa:16:3e:00:00:02")})
+GUEST6 = ServedEndpoint(
     Endpoint(14),
     {0: address(), SLOT6 + 1: address6(), SLOT6 + 16: address6(service=SERVICE6[1])},
     floods=(Purpose.SYN, Purpose.GUEST_SYN),
@@ -60,7 +66,7 @@ FLOWS = list(
         [
             *fixed_flows(TAP),
             *guest_flows(GUEST, TAP),
-            *guest_flows(Guest(Endpoint(OFPORT_MAX), {7: address()}, HOPS), ELSEWHERE),
+            *guest_flows(ServedEndpoint(Endpoint(OFPORT_MAX), {7: address()}, HOPS), ELSEWHERE),
             *fixed_flows(TAP6),
             *guest_flows(replace(GUEST6, binding=BINDING), TAP6),
         ]

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dfmeta.conf.agent import SERVICE6
-from dfmeta.flows import integration_bridge
-from dfmeta.flows.integration_bridge import Tap, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.harness.agent import Agent
 from tests.harness.closing import Closing
@@ -51,9 +50,9 @@ _TAP = Tap(
 )
 _ADDRESS = GuestAddress("fa:16:3e:00:00:05", IPv4Address("10.0.0.5"))
 FIXED_FLOWS = len(fixed_flows(_TAP))
-PORT_FLOWS = len(guest_flows(integration_bridge.Guest(Endpoint(1)), _TAP))
+PORT_FLOWS = len(guest_flows(ServedEndpoint(Endpoint(1)), _TAP))
 ADDRESS_FLOWS = (
-    len(guest_flows(integration_bridge.Guest(Endpoint(1), {SIDE.keys.slots(4)[0]: _ADDRESS}), _TAP))
+    len(guest_flows(ServedEndpoint(Endpoint(1), {SIDE.keys.slots(4)[0]: _ADDRESS}), _TAP))
     - PORT_FLOWS
 )
 """Flows of br-int: of the host, of a port, of one of its addresses; with the options as they are

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import tagged
@@ -58,7 +58,7 @@ class State:
     """What a switch may have been told."""
 
     tap: Tap
-    guests: tuple[Guest, ...]
+    guests: tuple[ServedEndpoint, ...]
 
     def flows(self) -> list[Flow]:
         """All flows of it."""

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address
 
 from hypothesis import strategies as st
 
-from dfmeta.flows.integration_bridge import Guest, Tap
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.identity.key import IN_PORT, SLOTS
 from dfmeta.model import Endpoint, GuestAddress, NextHop
@@ -122,7 +122,7 @@ def states(draw: st.DrawFn) -> State:
         given = dict(zip(slots, known, strict=False))
         hops = tuple(draw(st.lists(next_hops, unique_by=lambda hop: hop.ip, max_size=3)))
         only = draw(st.sampled_from(["", *MACS[:1]])) if endpoint.vid else ""
-        guests.append(Guest(endpoint, given, hops, only, floods=draw(floods)))
+        guests.append(ServedEndpoint(endpoint, given, hops, only, floods=draw(floods)))
     tap = Tap(TAP_PORT, TAP_MAC, 9775, ip=draw(st.sampled_from([METADATA_IP, HOST_IP])))
     return State(tap, tuple(guests))
 

@@ -5,7 +5,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from hypothesis import strategies as st
 
-from dfmeta.flows.integration_bridge import Guest, Tap
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap
 from dfmeta.identity.key import IN_PORT, SLOT6, SLOTS, SLOTS6
 from dfmeta.model import Endpoint, GuestAddress
 from tests.core.flows.frames import (
@@ -201,7 +201,7 @@ def states(draw: st.DrawFn) -> State:
                   if str(item.service) in guest_ip6]  # fmt: skip
         given = dict(zip(draw(st.permutations(SLOTS6)), served, strict=False))
         known = given | draw(st.sampled_from([{}, {SLOTS[0]: OLD}]))
-        guests.append(Guest(endpoint, known, floods=draw(floods)))
+        guests.append(ServedEndpoint(endpoint, known, floods=draw(floods)))
     return State(Tap(TAP_PORT, TAP_MAC, 9775, ip6=ip6, guest_ip6=guest_ip6), tuple(guests))
 
 

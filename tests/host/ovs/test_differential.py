@@ -13,7 +13,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import BR_INT, METADATA_IP, RATES, Purpose
 from dfmeta.identity.key import SLOTS6
 from dfmeta.model import Endpoint, GuestAddress, NextHop
@@ -44,7 +44,7 @@ def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(
 def test_they_refuse_the_same_messages_with_the_same_errors(pair: Pair) -> None:
     wire, bundle = pair.wire, pair.wire.bundle
     tap = Tap(TAP_PORT, TAP_MAC, 9775)
-    flows = guest_flows(Guest(Endpoint(1)), tap)
+    flows = guest_flows(ServedEndpoint(Endpoint(1)), tap)
 
     def refused() -> Any:
         return bare_flow(wire, [parser.OFPActionGroup(3)], match={"in_port": 2})
@@ -59,7 +59,7 @@ def test_they_refuse_the_same_messages_with_the_same_errors(pair: Pair) -> None:
 
 def test_replaced_flow_keeps_its_counters(pair: Pair) -> None:
     """A guest begins to flood, and ends: the counters of its SYNs go on."""
-    guest, wire = Guest(Endpoint(1)), pair.wire
+    guest, wire = ServedEndpoint(Endpoint(1)), pair.wire
     tap = Tap(TAP_PORT, TAP_MAC, 9775)
     packet = ipv4(tcp(dst=METADATA_IP, src="10.1.1.1"), dst=METADATA_IP, src="10.1.1.1")
     syn = ethernet(packet, dst=TAP_MAC, src=MACS[0])
@@ -85,7 +85,7 @@ def test_flows_are_read_back_as_they_were_put_in(pair: Pair) -> None:
     pair.read_alike(three_guests())
     tap = Tap(TAP_PORT, TAP_MAC, 9775, ip6=made_up6.HOST_IP6, guest_ip6=tuple(SERVICE6))
     guest_address = GuestAddress(MACS[0], IPv6Address("fd12:3456::5"), IPv6Address(SERVICE6[0]))
-    guest = Guest(BEHIND, {SLOTS6[0]: guest_address}, floods=tuple(RATES))
+    guest = ServedEndpoint(BEHIND, {SLOTS6[0]: guest_address}, floods=tuple(RATES))
     pair.read_alike([*fixed_flows(tap), *guest_flows(guest, tap)])
 
 
@@ -110,7 +110,7 @@ def three_guests() -> list[Flow]:
     tap = Tap(TAP_PORT, TAP_MAC, 9775, ip=HOST_IP)
     known = {slot: GuestAddress(MACS[0], IPv4Address(IPS[slot])) for slot in (0, 1)}
     hops = (NextHop("10.0.0.2", MACS[1]), NextHop("192.0.2.2"))
-    guests = [Guest(Endpoint(ofport), known, next_hops=hops) for ofport in GUESTS]
+    guests = [ServedEndpoint(Endpoint(ofport), known, next_hops=hops) for ofport in GUESTS]
     return [
         *fixed_flows(tap),
         *(guest_flow for guest in guests for guest_flow in guest_flows(guest, tap)),

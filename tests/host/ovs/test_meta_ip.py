@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dfmeta.flows import integration_bridge, meta_bridge
 from dfmeta.flows.flow import Flow
-from dfmeta.flows.integration_bridge import Guest, Tap
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, Layout
 from dfmeta.flows.wire import Wire
@@ -62,7 +62,7 @@ class State:
     second: bool
     tap: Tap
     meta: MetaTap
-    guests: tuple[Guest, ...]
+    guests: tuple[ServedEndpoint, ...]
 
     def flows(self) -> list[Flow]:
         """All flows of the bridge."""
@@ -97,7 +97,7 @@ def states(draw: st.DrawFn, second: bool) -> State:
         given = dict(zip(numbers[0][mine], known, strict=False))
         given |= dict(zip(numbers[1][mine], known6, strict=False))
         endpoint = Endpoint(ofport, draw(st.sampled_from([0, 0, 7])))
-        guests.append(Guest(endpoint, given))
+        guests.append(ServedEndpoint(endpoint, given))
     tap = replace(patch_of(KEYS), ofport=TAP_PORT)
     meta = replace(meta_tap_of(KEYS), ofport=TAP_PORT, patch=PATCH)
     return State(second, tap, meta, tuple(guests))
@@ -195,4 +195,4 @@ def _one_guest(*, second: bool) -> State:
     }
     tap = replace(patch_of(KEYS), ofport=TAP_PORT)
     meta = replace(meta_tap_of(KEYS), ofport=TAP_PORT, patch=PATCH)
-    return State(second, tap, meta, (Guest(Endpoint(1), known),))
+    return State(second, tap, meta, (ServedEndpoint(Endpoint(1), known),))

@@ -4,7 +4,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 
-from dfmeta.flows.integration_bridge import Guest, Tap, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.identity.key import SLOTS6
 from dfmeta.model import Endpoint, GuestAddress
 from tests.core.flows.world import SERVICE6, Host, Host6
@@ -29,7 +29,7 @@ def test_a_second_tag_reaches_neither_the_proxy_nor_the_controller(
     shared_host: OpenvSwitch, pair: Pair, limit: str, known: bool, flags: int
 ) -> None:
     """The outer tag is that of a subport, and the inner one that of another or of none."""
-    guests = [Guest(Endpoint(1, vid), ADDRESSES if known else {}) for vid in (0, 100, 200)]
+    guests = [ServedEndpoint(Endpoint(1, vid), ADDRESSES if known else {}) for vid in (0, 100, 200)]
     pair.install(
         [
             *fixed_flows(TAP),

@@ -15,7 +15,7 @@ from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
 from dfmeta.doctor.facts import KnownPort, PathFacts
 from dfmeta.errors import SwitchError
 from dfmeta.flows.flow import Seen
-from dfmeta.flows.integration_bridge import Guest, fixed_flows, guest_flows
+from dfmeta.flows.integration_bridge import ServedEndpoint, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import Port
@@ -223,7 +223,7 @@ def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     layout, tap = Layout(), replace(TAP6, guest_ip6=SERVICE6[::-1])
-    guest = Guest(PORT6.endpoint, PORT6.addresses)
+    guest = ServedEndpoint(PORT6.endpoint, PORT6.addresses)
     flows = [*fixed_flows(tap), *guest_flows(guest, tap)]
     interface = Interface("tap1", "br-int", ofport=1, ports=(Port("tap1", row="r", ofport=1),))
     snapshot = Snapshot(interfaces=(interface,))
