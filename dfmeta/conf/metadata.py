@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from dfmeta.conf.kinds import Text
 from dfmeta.errors import ConfigError
-from dfmeta.identity.key import InPortKeys, Keys, MetaKeys
+from dfmeta.identity.key import Keys, MetaKeys
 from dfmeta.model import MetaNames
 
 GROUP: Final = cfg.OptGroup(
@@ -96,7 +96,7 @@ OPTS: Final = [
 def keys_of(conf: cfg.ConfigOpts) -> Keys:
     """Return a key scheme, which the registry, its mirrors and the flows share."""
     if conf.df_metadata.identity_scheme != META_IP:
-        return InPortKeys(IPv6Network(conf.df_metadata.key_prefix6))
+        return Keys(IPv6Network(conf.df_metadata.key_prefix6))
     return _meta_keys(conf)
 
 

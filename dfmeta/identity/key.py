@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from typing import Final, Protocol
+from typing import Final
 
 from dfmeta.errors import KeyRangeError
 from dfmeta.model import OFPORT_MAX, Endpoint
@@ -79,28 +79,40 @@ PROBE_KEY = "128.0.255.253"
 NEXT_HOP_MAC = "02:64:66:6d:65:01"
 
 
-class Keys(Protocol):
+class Keys:
     """A key scheme: the source address that stands for an endpoint and one of its slots.
 
     The registry, its mirror in a worker and the builders of flows take a scheme as a parameter, so
-    that a guest has the same key on the switch and at the proxy. Methods with a body do what suits
-    keys that contain their endpoint, on one bridge.
+    that a guest has the same key on the switch and at the proxy. This class is the one of
+    ``identity_scheme = in_port``: the key contains the port's numbers; see the module.
+
+    :param prefix6: ``[df_metadata] key_prefix6``, a /64.
     """
+
+    def __init__(self, prefix6: IPv6Network = PREFIX6) -> None:
+        self.prefix6 = prefix6
+        self._base6 = int(prefix6.network_address)
+        self._slots: Mapping[int, Sequence[int]] = {4: SLOTS, 6: SLOTS6}
 
     def slots(self, version: int) -> Sequence[int]:
         """Return the slots of an endpoint for one version of IP, in the order of assignment."""
-        ...
+        return self._slots[version]
 
     def most(self, version: int) -> int:
         """Return how many addresses of one endpoint may have a slot at a time."""
-        ...
+        return len(self._slots[version])
 
     def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
         """Return the source address that frames of *endpoint* in *slot* have towards the proxy.
 
-        :raises KeyRangeError: for an endpoint or a slot that has no key.
+        :raises KeyRangeError: for an endpoint or a slot that has no key that can be a source
+            address.
         """
-        ...
+        _check(endpoint, slot)
+        if slot > SLOT6:
+            return self._key6(slot - SLOT6, endpoint.vid, endpoint.ofport)
+        number = BASE | slot << SLOT_SHIFT | endpoint.vid << VID_SHIFT | endpoint.ofport
+        return IPv4Address(number)
 
     def parse(self, address: IPv4Address | IPv6Address) -> tuple[Endpoint, int]:
         """Return the endpoint and the slot that *address* stands for.
@@ -110,31 +122,47 @@ class Keys(Protocol):
 
         :raises KeyRangeError: when *address* is not a key.
         """
-        ...
+        number = int(address)
+        if address.version == 6:
+            vid = number >> _VID6_SHIFT & _VID6_MASK
+            endpoint = Endpoint(number & _OFPORT6_MASK, vid)
+            slot = SLOT6 + (number >> _SLOT6_SHIFT & _SLOT6_MASK)
+            if not self.covers(address):
+                raise _refuse(endpoint, slot, f"{address} is not in {self.prefix6}")
+        else:
+            endpoint = Endpoint(number & OFPORT_MASK, number >> VID_SHIFT & VID_MASK)
+            slot = number >> SLOT_SHIFT & _SLOT_MASK
+            if not number & BASE:
+                raise _refuse(endpoint, slot, f"{address} is not an address from 128.0.0.0 on")
+        _check(endpoint, slot)
+        return endpoint, slot
 
     def number_of(self, address: IPv4Address | IPv6Address) -> int | None:
         """Return the slot in a key, whether or not the key is in use; None for another address."""
-        ...
+        try:
+            return self.parse(address)[1]
+        except KeyRangeError:
+            return None
 
     def shown(self, slot: int) -> int:
         """Return the number of a slot as listings show it: the number within its version of IP."""
-        ...
+        return slot_in_key(slot)
 
     def covers(self, address: IPv4Address | IPv6Address) -> bool:
         """Return whether *address* is in the range of the keys of its version, used or not."""
-        ...
+        return address in self.network(address.version)
 
     def network(self, version: int) -> IPv4Network | IPv6Network:
         """Return the network with all keys of its version, for rules of packet filters."""
-        ...
+        return _NETWORK4 if version == 4 else self.prefix6
 
     def next_hop(self, version: int) -> str:
         """Return the host's next hop for all keys of that version; it is no guest's key."""
-        ...
+        return NEXT_HOP if version == 4 else NEXT_HOP6
 
     def probe_key(self, version: int) -> str:
-        """Return the source address of the daemon's own SYN in that version."""
-        ...
+        """Return the source address of the daemon's own SYN in that version; no guest's key."""
+        return PROBE_KEY if version == 4 else str(self._key6(1, 0, _CONTROLLER))
 
     def probe_label(self, version: int) -> str | None:
         """Return the label of the daemon's own SYN in that version; see :meth:`label`."""
@@ -153,85 +181,9 @@ class Keys(Protocol):
 
     def own(self, endpoint: Endpoint, slot: int) -> None:
         """Note that *endpoint* has *slot*, where the number alone does not show it."""
-        return
 
     def disown(self, endpoint: Endpoint, slot: int) -> None:
         """Undo :meth:`own`, unless another endpoint has *slot* by now."""
-        return
-
-
-class InPortKeys(Keys):
-    """``identity_scheme = in_port``: the key contains the port's numbers; see the module.
-
-    :param prefix6: ``[df_metadata] key_prefix6``, a /64.
-    """
-
-    def __init__(self, prefix6: IPv6Network = PREFIX6) -> None:
-        self.prefix6 = prefix6
-        self._base6 = int(prefix6.network_address)
-        self._slots: Mapping[int, Sequence[int]] = {4: SLOTS, 6: SLOTS6}
-
-    def slots(self, version: int) -> Sequence[int]:
-        """See :meth:`Keys.slots`."""
-        return self._slots[version]
-
-    def most(self, version: int) -> int:
-        """See :meth:`Keys.most`."""
-        return len(self._slots[version])
-
-    def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
-        """See :meth:`Keys.key_of`; keys that cannot be source addresses are refused as well."""
-        _check(endpoint, slot)
-        if slot > SLOT6:
-            return self._key6(slot - SLOT6, endpoint.vid, endpoint.ofport)
-        number = BASE | slot << SLOT_SHIFT | endpoint.vid << VID_SHIFT | endpoint.ofport
-        return IPv4Address(number)
-
-    def parse(self, address: IPv4Address | IPv6Address) -> tuple[Endpoint, int]:
-        """See :meth:`Keys.parse`."""
-        number = int(address)
-        if address.version == 6:
-            vid = number >> _VID6_SHIFT & _VID6_MASK
-            endpoint = Endpoint(number & _OFPORT6_MASK, vid)
-            slot = SLOT6 + (number >> _SLOT6_SHIFT & _SLOT6_MASK)
-            if not self.covers(address):
-                raise _refuse(endpoint, slot, f"{address} is not in {self.prefix6}")
-        else:
-            endpoint = Endpoint(number & OFPORT_MASK, number >> VID_SHIFT & VID_MASK)
-            slot = number >> SLOT_SHIFT & _SLOT_MASK
-            if not number & BASE:
-                raise _refuse(endpoint, slot, f"{address} is not an address from 128.0.0.0 on")
-        _check(endpoint, slot)
-        return endpoint, slot
-
-    def number_of(self, address: IPv4Address | IPv6Address) -> int | None:
-        """See :meth:`Keys.number_of`."""
-        try:
-            return self.parse(address)[1]
-        except KeyRangeError:
-            return None
-
-    def shown(self, slot: int) -> int:
-        """See :meth:`Keys.shown`."""
-        return slot_in_key(slot)
-
-    def covers(self, address: IPv4Address | IPv6Address) -> bool:
-        """See :meth:`Keys.covers`."""
-        if address.version == 6:
-            return address in self.prefix6
-        return bool(int(address) & BASE)
-
-    def network(self, version: int) -> IPv4Network | IPv6Network:
-        """See :meth:`Keys.network`."""
-        return _NETWORK4 if version == 4 else self.prefix6
-
-    def next_hop(self, version: int) -> str:
-        """See :meth:`Keys.next_hop`."""
-        return NEXT_HOP if version == 4 else NEXT_HOP6
-
-    def probe_key(self, version: int) -> str:
-        """See :meth:`Keys.probe_key`. As a key, it would stand for OFPP_CONTROLLER."""
-        return PROBE_KEY if version == 4 else str(self._key6(1, 0, _CONTROLLER))
 
     def _key6(self, slot: int, vid: int, ofport: int) -> IPv6Address:
         return IPv6Address(self._base6 | slot << _SLOT6_SHIFT | vid << _VID6_SHIFT | ofport)
@@ -242,7 +194,7 @@ def slot_in_key(slot: int) -> int:
     return slot - SLOT6 if slot > SLOT6 else slot
 
 
-IN_PORT: Final[Keys] = InPortKeys()
+IN_PORT: Final = Keys()
 """The key scheme with the default prefix for IPv6."""
 
 
@@ -278,17 +230,13 @@ class MetaKeys(Keys):
     """
 
     def __init__(self, cidr: IPv4Network, prefix6: IPv6Network, base_mac: str) -> None:
-        self.cidr, self.prefix6 = cidr, prefix6
-        self._size = cidr.num_addresses
+        super().__init__(prefix6)
+        self.cidr = cidr
+        self._size = size = cidr.num_addresses
+        self._slots = {4: range(_FIRST, size - 1), 6: range(size + _FIRST, 2 * size - 1)}
         self._base = int(base_mac.replace(":", ""), 16)
-        self._first6 = int(prefix6.network_address)
         self.owners: dict[int, Endpoint] = {}
         """Number → the endpoint that has it, or had it a moment ago; see :meth:`own`."""
-
-    def slots(self, version: int) -> Sequence[int]:
-        """See :meth:`Keys.slots`."""
-        start = 0 if version == 4 else self._size
-        return range(start + _FIRST, start + self._size - 1)
 
     def most(self, version: int) -> int:
         """See :meth:`Keys.most`."""
@@ -299,7 +247,7 @@ class MetaKeys(Keys):
         if slot in self.slots(4):
             return self.cidr[slot]
         if slot in self.slots(6):
-            return self._key6(slot)
+            return self.prefix6[slot - self._size]
         raise KeyRangeError(
             ofport=endpoint.ofport,
             vid=endpoint.vid,
@@ -309,12 +257,9 @@ class MetaKeys(Keys):
 
     def number_of(self, address: IPv4Address | IPv6Address) -> int | None:
         """See :meth:`Keys.number_of`."""
-        if address not in (self.cidr if address.version == 4 else self.prefix6):
-            return None
-        if address.version == 4:
-            number = int(address) - int(self.cidr.network_address)
-        else:
-            number = int(address) - self._first6 + self._size
+        network = self.network(address.version)
+        number = int(address) - int(network.network_address)
+        number += self._size if address.version == 6 else 0
         return number if number in self.slots(address.version) else None
 
     def shown(self, slot: int) -> int:
@@ -330,10 +275,6 @@ class MetaKeys(Keys):
                 ofport=0, vid=0, slot=number, cause=f"{address} is not a Meta IP in use"
             )
         return owner, number
-
-    def covers(self, address: IPv4Address | IPv6Address) -> bool:
-        """See :meth:`Keys.covers`."""
-        return address in self.network(address.version)
 
     def network(self, version: int) -> IPv4Network | IPv6Network:
         """See :meth:`Keys.network`."""
@@ -355,7 +296,7 @@ class MetaKeys(Keys):
         """See :meth:`Keys.probe_key`."""
         if version == 4:
             return str(self.cidr[PROBE])
-        return str(self._key6(self.probe_number(6)))
+        return str(self.prefix6[self.probe_number(6) - self._size])
 
     def probe_label(self, version: int) -> str:
         """See :meth:`Keys.probe_label`."""
@@ -384,6 +325,3 @@ class MetaKeys(Keys):
         """See :meth:`Keys.disown`."""
         if self.owners.get(slot) == endpoint:
             del self.owners[slot]
-
-    def _key6(self, number: int) -> IPv6Address:
-        return IPv6Address(self._first6 + number - self._size)

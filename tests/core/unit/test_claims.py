@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dfmeta.identity.host_wide_allocator import HostWideAllocator
-from dfmeta.identity.key import IN_PORT, PREFIX6, SLOTS, SLOTS6, InPortKeys, MetaKeys
+from dfmeta.identity.key import IN_PORT, PREFIX6, SLOTS, SLOTS6, Keys, MetaKeys
 from dfmeta.identity.numbering import Device
 from dfmeta.identity.registry import REST, Claim, Registry
 from dfmeta.model import Endpoint, GuestAddress, PortId
@@ -66,7 +66,7 @@ def world() -> World:
 
 def test_a_key_of_ipv6_is_claimed_with_the_address_that_the_guest_uses(world: World) -> None:
     own, service = IPv6Address("fd00::5"), IPv6Address("fe80::a9fe:a9fe")
-    for registry in (world.registry, Registry(keys=InPortKeys(IPv6Network("fd00:1::/64")))):
+    for registry in (world.registry, Registry(keys=Keys(IPv6Network("fd00:1::/64")))):
         if registry is not world.registry:
             registry.set_port(port())
         learned = registry.learn(HERE, GuestAddress("fa:16:3e:00:00:01", own, service), 0)

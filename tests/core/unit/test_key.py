@@ -15,7 +15,7 @@ from dfmeta.identity.key import (
     SLOTS,
     SLOTS6,
     VID_MAX,
-    InPortKeys,
+    Keys,
     slot_in_key,
 )
 from dfmeta.model import OFPORT_MAX, Endpoint
@@ -24,7 +24,7 @@ ENDPOINTS = st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.integers(0, VID_M
 ADDRESSES = st.integers(0, 0xFFFFFFFF).map(IPv4Address)
 ADDRESSES6 = st.integers(0, 0xFFFFFFFFFFFFFFFF).map(PREFIX6.network_address.__add__)
 ALL_SLOTS = (*SLOTS, *SLOTS6)
-OTHER = InPortKeys(IPv6Network("fd12:3456:789a:1::/64"))
+OTHER = Keys(IPv6Network("fd12:3456:789a:1::/64"))
 
 
 def test_a_key_has_the_specifications_form() -> None:

@@ -16,7 +16,7 @@ from dfmeta.flows.integration_bridge import ServedEndpoint
 from dfmeta.flows.pipeline import BR_META, Layout, Purpose, cookie_of
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import Wire
-from dfmeta.identity.key import IN_PORT, SLOT6, InPortKeys, MetaKeys
+from dfmeta.identity.key import IN_PORT, SLOT6, Keys, MetaKeys
 from dfmeta.model import Endpoint
 from tests.core.unit.support import SERVICE6, TAP6, address, address6, guests
 from tests.flowsim import Switch, stats
@@ -211,7 +211,7 @@ def test_damaged_flow_of_the_second_bridge_serves_no_guest(value: Value) -> None
 
 
 def test_a_flow_of_the_other_scheme_has_no_slot() -> None:
-    keys, ports = scheme(), InPortKeys()
+    keys, ports = scheme(), Keys()
     guest = ServedEndpoint(HERE, {0: address(), 7: address("10.0.0.7"), SLOT6 + 1: address6()})
     tap = replace(TAP6, keys=ports)
     # Slot 7's keys are in this range as well.

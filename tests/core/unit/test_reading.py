@@ -11,13 +11,13 @@ from dfmeta.flows.flow import Flow, SetField, Value
 from dfmeta.flows.integration_bridge import ServedEndpoint, address_flows, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import BR_INT, Purpose
 from dfmeta.flows.reading import NONE, FlowAddress, read_address, read_service, version_of
-from dfmeta.identity.key import IN_PORT, SLOT6, SLOTS, SLOTS6, InPortKeys
+from dfmeta.identity.key import IN_PORT, SLOT6, SLOTS, SLOTS6, Keys
 from dfmeta.model import Endpoint, GuestAddress
 from tests.core.unit.support import SERVICE6, TAP, TAP6, address, address6, guests
 from tests.harness.examples import examples
 
 HERE = Endpoint(13)
-OTHER_KEYS = InPortKeys(IPv6Network("fd12:3456:789a:1::/64"))
+OTHER_KEYS = Keys(IPv6Network("fd12:3456:789a:1::/64"))
 KEYED = frozenset({Purpose.ADDRESS, Purpose.REPLY, Purpose.KEY_ARP, Purpose.KEY_ND})
 GUESTS = guests(SLOTS, SLOTS6)
 
@@ -35,7 +35,7 @@ def with_match(flow: Flow, field: str, value: Value) -> Flow:
 
 @settings(deadline=None, max_examples=examples(16))
 @given(GUESTS, st.sampled_from([IN_PORT, OTHER_KEYS]))
-def test_a_flow_is_read_back_as_it_was_built(guest: ServedEndpoint, keys: InPortKeys) -> None:
+def test_a_flow_is_read_back_as_it_was_built(guest: ServedEndpoint, keys: Keys) -> None:
     tap = replace(TAP6, keys=keys)
     for flow in fixed_flows(tap):
         assert read_address(flow, keys) == NONE

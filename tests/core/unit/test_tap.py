@@ -16,7 +16,7 @@ from dfmeta.host import device, ipv6
 from dfmeta.host.ipv6 import SETTINGS, Lack, lack_of, settle
 from dfmeta.host.netlink import HostSide, WantedSide
 from dfmeta.host.sides import HostSides
-from dfmeta.identity.key import InPortKeys
+from dfmeta.identity.key import Keys
 from dfmeta.ovsdb.bridge_reader import TapPort, Update
 from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.rows import Bridge
@@ -63,7 +63,7 @@ class Host:
 def keeper(monkeypatch: pytest.MonkeyPatch) -> TapKeeper:
     monkeypatch.setattr(device, "disable_tx_checksum", lambda _name: False)
     monkeypatch.setattr(device, "raise_arp_ignore", lambda: None)
-    keys = InPortKeys(IPv6Network(GROUP.key_prefix6))
+    keys = Keys(IPv6Network(GROUP.key_prefix6))
     made: Any = TapKeeper(GROUP, SavedState(), SimpleNamespace(), keys=keys)
     made._changes = SimpleNamespace(take=lambda _index: False)
     made.seen = []

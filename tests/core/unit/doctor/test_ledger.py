@@ -22,7 +22,7 @@ from dfmeta.doctor.flow_diff import (
 from dfmeta.flows.flow import Flow, Foreign, Seen, Value
 from dfmeta.flows.integration_bridge import guest_http, guest_syn
 from dfmeta.flows.pipeline import BR_META, TABLES, Layout, cookie_of, table_name
-from dfmeta.identity.key import IN_PORT, InPortKeys
+from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint, PortState
 from tests.core.unit.doctor.values import (
     ADDRESS,
@@ -129,7 +129,7 @@ def test_flows_are_told_by_port_key_address_service_and_version() -> None:
 
 
 def test_a_key_is_read_with_the_hosts_own_prefix() -> None:
-    keys = InPortKeys(IPv6Network("fd12:3456:789a:1::/64"))
+    keys = Keys(IPv6Network("fd12:3456:789a:1::/64"))
     there = [seen(flow) for flow in wanted_flows([PORT6], replace(TAP6, keys=keys))]
     for known, ofports in ((keys, {1}), (IN_PORT, {None})):
         rows = entries(there, None, layout=LAYOUT, keys=known)
