@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
+from os_ken.lib.packet import ethernet, icmpv6, ipv4, ipv6, packet, tcp, vlan
+
 from dfmeta.errors import PacketError
 from dfmeta.model import GuestAddress
 
@@ -38,20 +40,17 @@ _EXTENSION = struct.Struct("!BBxB4x")
 """Next header, length in units of 8 bytes without the first one, and the fourth byte: in a routing
 header (RFC 8200, 4.4) the number of segments left."""
 _TCP = struct.Struct("!HHIIBB")
-_TCP_WHOLE = struct.Struct("!HHIIBBHHH")
 _ND = struct.Struct("!BBHI16s")
 """Type, code, checksum, flags and target of a solicitation or an advertisement."""
 _VID_MASK = 0x0FFF
 _TTL = 64
 _ND_HOP_LIMIT = 255
 _WINDOW = 1024
-_DONT_FRAGMENT = 0x4000
+_DONT_FRAGMENT = 2
 _FRAGMENT_MASK = 0x3FFF
 """Flag more-fragments and the offset; both are 0 in an unfragmented packet."""
 _HOP_BY_HOP, _ROUTING, _DESTINATION = 0, 43, 60
-_VERSION6 = 6 << 28
-_SOLICITED_OVERRIDE = 0x60000000
-_TARGET_LINK_LAYER = 2
+_SOLICITED_OVERRIDE = 3
 
 Address = IPv4Address | IPv6Address
 
@@ -98,28 +97,22 @@ class Solicitation:
 
 def write_segment(segment: Segment, *, source_mac: str, destination_mac: str) -> bytes:
     """Return *segment* as an untagged frame with complete checksums, without preamble and FCS."""
-    source, destination = segment.source.packed, segment.destination.packed
-    body = bytearray(
-        _TCP_WHOLE.pack(
+    kind = ETH_TYPE_IPV6 if segment.source.version == 6 else ETH_TYPE_IPV4
+    ends = {"src": str(segment.source), "dst": str(segment.destination)}
+    return _written(
+        ethernet.ethernet(destination_mac, source_mac, kind),
+        ipv6.ipv6(nxt=PROTO_TCP, hop_limit=_TTL, **ends)
+        if segment.source.version == 6
+        else ipv4.ipv4(flags=_DONT_FRAGMENT, ttl=_TTL, proto=PROTO_TCP, **ends),
+        tcp.tcp(
             segment.source_port,
             segment.destination_port,
             segment.sequence,
             segment.acknowledgement,
-            _TCP_WHOLE.size // 4 << 4,
-            segment.flags,
-            _WINDOW,
-            0,
-            0,
-        )
+            bits=segment.flags,
+            window_size=_WINDOW,
+        ),
     )
-    pseudo = _pseudo(source, destination, PROTO_TCP, len(body))
-    body[16:18] = _checksum(pseudo + bytes(body)).to_bytes(2, "big")
-    if segment.source.version == 6:
-        header = _IPV6.pack(_VERSION6, len(body), PROTO_TCP, _TTL, source, destination)
-        kind = ETH_TYPE_IPV6
-    else:
-        header, kind = _ipv4_header(source, destination, len(body)), ETH_TYPE_IPV4
-    return _frame(destination_mac, source_mac, kind) + header + bytes(body)
 
 
 def write_advertisement(solicitation: Solicitation, mac: str) -> bytes:
@@ -128,17 +121,22 @@ def write_advertisement(solicitation: Solicitation, mac: str) -> bytes:
     It is complete (RFC 4861, 4.4 and 7.2.4): solicited, override, with the target's link-layer
     address.
     """
-    source, destination = solicitation.target.packed, solicitation.source.packed
-    body = bytearray(
-        _ND.pack(ADVERTISEMENT, 0, 0, _SOLICITED_OVERRIDE, source)
-        + bytes((_TARGET_LINK_LAYER, 1))
-        + bytes.fromhex(mac.replace(":", ""))
+    vid, target = solicitation.vid, str(solicitation.target)
+    answer = icmpv6.nd_neighbor(_SOLICITED_OVERRIDE, target, icmpv6.nd_option_tla(hw_src=mac))
+    return _written(
+        ethernet.ethernet(solicitation.mac, mac, ETH_TYPE_VLAN if vid else ETH_TYPE_IPV6),
+        *([vlan.vlan(vid=vid, ethertype=ETH_TYPE_IPV6)] if vid else []),
+        ipv6.ipv6(
+            nxt=PROTO_ICMPV6, hop_limit=_ND_HOP_LIMIT, src=target, dst=str(solicitation.source)
+        ),
+        icmpv6.icmpv6(ADVERTISEMENT, data=answer),
     )
-    pseudo = _pseudo(source, destination, PROTO_ICMPV6, len(body))
-    body[2:4] = _checksum(pseudo + bytes(body)).to_bytes(2, "big")
-    header = _IPV6.pack(_VERSION6, len(body), PROTO_ICMPV6, _ND_HOP_LIMIT, source, destination)
-    head = _frame(solicitation.mac, mac, ETH_TYPE_IPV6, vid=solicitation.vid)
-    return head + header + bytes(body)
+
+
+def _written(*layers: Any) -> bytes:
+    frame = packet.Packet(protocols=layers)
+    frame.serialize()
+    return bytes(frame.data)
 
 
 def parse_segment(frame: bytes) -> tuple[Segment, bool]:
@@ -223,22 +221,6 @@ def _can_answer(source: IPv6Address) -> bool:
     return not (
         source.is_unspecified or source.is_loopback or source.is_multicast or source.ipv4_mapped
     )
-
-
-def _frame(destination_mac: str, source_mac: str, kind: int, *, vid: int = 0) -> bytes:
-    """Return the header of a frame, with an 802.1Q tag unless *vid* is 0."""
-    macs = bytes.fromhex(destination_mac.replace(":", "") + source_mac.replace(":", ""))
-    tag = _TAG.pack(ETH_TYPE_VLAN, vid) if vid else b""
-    return macs + tag + kind.to_bytes(2, "big")
-
-
-def _ipv4_header(source: bytes, destination: bytes, length: int) -> bytes:
-    whole = _IPV4.size + length
-    header = bytearray(
-        _IPV4.pack(0x45, 0, whole, 0, _DONT_FRAGMENT, _TTL, PROTO_TCP, 0, source, destination)
-    )
-    header[10:12] = _checksum(bytes(header)).to_bytes(2, "big")
-    return bytes(header)
 
 
 def _ethernet(frame: bytes) -> tuple[str, int, int, bytes]:
