@@ -29,7 +29,7 @@ from dfmeta.admin.troubles import SEVERE, signs
 from dfmeta.doctor.find_port import make_guests
 from dfmeta.doctor.finding import listed, span
 from dfmeta.errors import printable
-from dfmeta.flows.pipeline import Purpose, Stage, table_name
+from dfmeta.flows.pipeline import Purpose, Stage, table_of
 from dfmeta.metrics import Samples
 from dfmeta.model import PortState
 from dfmeta.proxy.recent import CLASSES
@@ -387,7 +387,7 @@ def _by_table(purposes: Figures) -> Figures:
     """Add up the numbers of flows by the names of their tables."""
     return list(
         _added(
-            (table_name(_STAGES[name]) if name in _STAGES else name, value)
+            (table_of(_STAGES[name]).name if name in _STAGES else name, value)
             for name, value in purposes
         ).items()
     )

@@ -31,7 +31,7 @@ from dfmeta.flows.flow import (
 )
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.pipeline import METADATA_PORT, Layout, Purpose, cookie_of, table_name
+from dfmeta.flows.pipeline import METADATA_PORT, Layout, Purpose, cookie_of, table_of
 from dfmeta.flows.reading import (
     NONE,
     read_address,
@@ -201,7 +201,7 @@ def _entry(seen: Seen, state: FlowState, layout: Layout, keys: Keys) -> FlowEntr
     ofport = read.endpoint.ofport if read.endpoint is not None else at
     return FlowEntry(
         state,
-        table_name(stage) if stage is not None else str(seen.table),
+        table_of(stage).name if stage is not None else str(seen.table),
         purpose_name(seen.flow.purpose) if seen.flow is not None else "?",
         ofport if isinstance(ofport, int) else None,
         read.key,
@@ -232,7 +232,7 @@ def _as_seen(flow: Flow, layout: Layout) -> Seen:
 
 
 def _order(layout: Layout) -> Callable[[FlowEntry], tuple[int, int, int, int, str, str, str]]:
-    names = {table_name(stage): layout.number(stage) for stage in layout.pipeline.tables}
+    names = {table_of(stage).name: layout.number(stage) for stage in layout.pipeline.tables}
 
     def key(entry: FlowEntry) -> tuple[int, int, int, int, str, str, str]:
         table, family = names.get(entry.table, 255), entry.family or 0

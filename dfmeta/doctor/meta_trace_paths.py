@@ -35,7 +35,7 @@ from dfmeta.doctor.trace_paths import (
     stranger,
 )
 from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.pipeline import METADATA_PORT, Layout, Purpose, table_name
+from dfmeta.flows.pipeline import METADATA_PORT, Layout, Purpose, table_of
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.ovsdb.rows import Snapshot
@@ -153,7 +153,7 @@ class Beyond:
         """
         for purpose, of in ways:
             stage = purpose.stage
-            name, hop = table_name(stage), trace.at(self.layout.number(stage))
+            name, hop = table_of(stage).name, trace.at(self.layout.number(stage))
             missing = f"the {purpose_name(purpose)} flow {of} is missing"
             if hop is None:
                 return f"stops before the {name} table: {dropped(self.patch)}"

@@ -30,7 +30,7 @@ from dfmeta.flows.pipeline import (
     Stage,
     is_ours,
     purpose_of,
-    table_name,
+    table_of,
 )
 from dfmeta.model import GuestAddress, NextHop, PortKind, PortState
 
@@ -472,7 +472,7 @@ def not_classified(trace: Trace, purpose: Purpose, layout: Layout) -> str:
     :param purpose: purpose of that flow.
     """
     stage = purpose.stage
-    number, name, hook = layout.number(stage), table_name(stage), layout.priority(purpose)
+    number, name, hook = layout.number(stage), table_of(stage).name, layout.priority(purpose)
     hop = trace.at(number)
     if hop is None:
         first = trace.hops[0] if trace.hops else None
@@ -535,7 +535,7 @@ def stranger(hop: Hop) -> str:
 def step(hop: Hop, layout: Layout) -> str:
     """Return the line about a hop."""
     stage = layout.stage(hop.table)
-    name = table_name(stage) if stage is not None else f"table {hop.table}"
+    name = table_of(stage).name if stage is not None else f"table {hop.table}"
     if not hop.matched:
         return f"{name}: no flow"
     purpose = hop.purpose

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dfmeta.errors import PipelineError
-from dfmeta.flows.pipeline import BR_INT, Pipeline, Purpose, Stage, Table
+from dfmeta.flows.pipeline import Purpose, Stage, Table, table_of
 from dfmeta.model import Endpoint
 
 Value = int | str | tuple[int, int] | tuple[str, str]
@@ -177,16 +177,14 @@ def flow(
     *,
     actions: Iterable[Action] = (),
     goto: Stage | None = None,
-    pipeline: Pipeline = BR_INT,
 ) -> Flow:
     """Build a flow.
 
-    :param pipeline: declares the allowed match fields, actions and next tables.
     :raises PipelineError: when the flow uses anything that its table does not declare, or a field
         of its match lacks a prerequisite.
     """
     built = Flow(purpose, canonical(match), tuple(actions), goto)
-    table = pipeline.tables[purpose.stage]
+    table = table_of(purpose.stage)
     _check_match(table, match)
     for action in built.actions:
         _check_action(table, action)

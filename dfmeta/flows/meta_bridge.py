@@ -11,7 +11,7 @@ Within the bridge, answers have the VLAN tag ``provider_vlan_id``, as the specif
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dfmeta.flows.family import (
@@ -32,7 +32,6 @@ from dfmeta.flows.flow import (
     ND_SOLICITATION,
     TAGGED,
     UNTAGGED,
-    Action,
     Flow,
     Output,
     PopVlan,
@@ -42,7 +41,7 @@ from dfmeta.flows.flow import (
     flow,
 )
 from dfmeta.flows.integration_bridge import ServedEndpoint
-from dfmeta.flows.pipeline import BR_META, METADATA_PORT, Purpose, Stage
+from dfmeta.flows.pipeline import METADATA_PORT, Purpose, Stage
 from dfmeta.identity.key import MetaKeys
 from dfmeta.model import Endpoint, GuestAddress
 
@@ -77,13 +76,13 @@ class MetaTap:
 def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
     """Return the flows that do not depend on guests."""
     flows = [
-        _flow(Purpose.META_FROM_TAP_ARP, _arp(tap.ofport), goto=Stage.META_NEIGHBOURS),
-        _flow(Purpose.META_OTHER_DROP, {"in_port": tap.patch}),
-        _flow(Purpose.META_OTHER_DROP, {"in_port": tap.ofport}),
-        _flow(Purpose.META_SOURCE_DROP, {}),
-        _flow(Purpose.META_PROXY_DROP, {}),
-        _flow(Purpose.META_NEIGHBOURS_DROP, {}),
-        _flow(Purpose.META_REPLY_DROP, {}),
+        flow(Purpose.META_FROM_TAP_ARP, _arp(tap.ofport), goto=Stage.META_NEIGHBOURS),
+        flow(Purpose.META_OTHER_DROP, {"in_port": tap.patch}),
+        flow(Purpose.META_OTHER_DROP, {"in_port": tap.ofport}),
+        flow(Purpose.META_SOURCE_DROP, {}),
+        flow(Purpose.META_PROXY_DROP, {}),
+        flow(Purpose.META_NEIGHBOURS_DROP, {}),
+        flow(Purpose.META_REPLY_DROP, {}),
     ]
     for family, services in tap.services():
         flows += _of_version(tap, family, services)
@@ -91,7 +90,7 @@ def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
         match = {**_untagged(tap.ofport), **icmpv6_message(ND_SOLICITATION)}
         goto = Stage.META_NEIGHBOURS
         flows.append(
-            _flow(
+            flow(
                 Purpose.META_FROM_TAP_ND,
                 match,
                 actions=ADVERTISE,
@@ -105,9 +104,9 @@ def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iter
     tag = (PushVlan(), SetField("vlan_vid", TAGGED | tap.vlan))
     # The integration bridge sends no tagged frame here; one that had a tag would not be a guest's.
     from_patch = {**_untagged(tap.patch), **family.tcp}
-    yield _flow(Purpose.META_FROM_PATCH, from_patch, goto=Stage.META_SOURCE)
+    yield flow(Purpose.META_FROM_PATCH, from_patch, goto=Stage.META_SOURCE)
     # A second tag would hide the first: Open vSwitch goes on matching the packet behind it.
-    yield _flow(
+    yield flow(
         Purpose.META_FROM_TAP,
         {**_untagged(tap.ofport), **family.tcp},
         actions=tag,
@@ -115,7 +114,7 @@ def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iter
     )
     gateway = tap.keys.gateway(family.version)
     for ip in services:
-        yield _flow(
+        yield flow(
             Purpose.META_TO_PROXY,
             {**family.tcp, family.destination: ip, "tcp_dst": METADATA_PORT},
             actions=(
@@ -156,7 +155,7 @@ def address_flows(
 
 
 def _source(family: Family, label: str, key: str) -> Flow:
-    return _flow(
+    return flow(
         Purpose.META_SOURCE,
         {**family.tcp, "eth_src": label},
         actions=(SetField(family.source, key),),
@@ -166,12 +165,12 @@ def _source(family: Family, label: str, key: str) -> Flow:
 
 def _neighbour(family: Family, key: str, label: str) -> Flow:
     if family.arp:
-        return _flow(Purpose.META_KEY_ARP, arp_request(key), actions=arp_reply(label, key))
-    return _flow(Purpose.META_KEY_ND, nd_advertisement(key), actions=nd_reply(key, label))
+        return flow(Purpose.META_KEY_ARP, arp_request(key), actions=arp_reply(label, key))
+    return flow(Purpose.META_KEY_ND, nd_advertisement(key), actions=nd_reply(key, label))
 
 
 def _reply(family: Family, label: str, key: str, *, service: str, tap: MetaTap) -> Flow:
-    return _flow(
+    return flow(
         Purpose.META_REPLY,
         {
             "vlan_vid": TAGGED | tap.vlan,
@@ -196,13 +195,3 @@ def _arp(ofport: int) -> Mapping[str, Value]:
 
 def _untagged(ofport: int) -> Mapping[str, Value]:
     return {"in_port": ofport, "vlan_vid": UNTAGGED}
-
-
-def _flow(
-    purpose: Purpose,
-    match: Mapping[str, Value],
-    *,
-    actions: Iterable[Action] = (),
-    goto: Stage | None = None,
-) -> Flow:
-    return flow(purpose, match, actions=actions, goto=goto, pipeline=BR_META)

@@ -483,9 +483,9 @@ class Layout:
         return purpose if purpose is not None and purpose.stage in self.pipeline.tables else None
 
 
-def table_name(stage: Stage) -> str:
-    """Return the name of the table of *stage*, of either bridge."""
-    return (TABLES.get(stage) or META_TABLES[stage]).name
+def table_of(stage: Stage) -> Table:
+    """Return the table of *stage*, of either bridge."""
+    return TABLES.get(stage) or META_TABLES[stage]
 
 
 def cookie_of(purpose: Purpose) -> int:

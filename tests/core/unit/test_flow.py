@@ -1,6 +1,5 @@
 """A flow that does what its table does not declare should fail when it is built."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from dfmeta.flows.flow import (
     UNTAGGED,
     Move,
     Opaque,
-    Output,
     SetField,
     ToController,
     Value,
@@ -22,7 +20,7 @@ from dfmeta.flows.flow import (
     flow,
     frames_of,
 )
-from dfmeta.flows.pipeline import BR_INT, Purpose, Stage
+from dfmeta.flows.pipeline import Purpose, Stage
 from dfmeta.identity.key import VID_MAX
 from dfmeta.model import OFPORT_MAX, Endpoint
 
@@ -81,14 +79,6 @@ def test_the_classification_table_sends_nothing_to_the_controller() -> None:
 def test_an_action_read_from_a_switch_is_never_sent() -> None:
     with pytest.raises(PipelineError, match="not an action of dfmeta's flows"):
         flow(Purpose.SYN, {}, actions=[Opaque("learn(…)")])
-
-
-def test_a_flow_is_held_against_the_pipeline_that_it_is_built_for() -> None:
-    flow(Purpose.REPLY, {}, actions=[Output(1)])
-    quiet = {**BR_INT.tables, Stage.REPLY: replace(BR_INT.tables[Stage.REPLY], outputs=False)}
-    pipeline = replace(BR_INT, tables=quiet)
-    with pytest.raises(PipelineError, match="may not output"):
-        flow(Purpose.REPLY, {}, actions=[Output(1)], pipeline=pipeline)
 
 
 def test_a_field_without_its_prerequisite_is_refused() -> None:

@@ -21,7 +21,7 @@ from dfmeta.doctor.flow_diff import (
 )
 from dfmeta.flows.flow import Flow, Foreign, Seen, Value
 from dfmeta.flows.integration_bridge import guest_http, guest_syn
-from dfmeta.flows.pipeline import BR_META, TABLES, Layout, cookie_of, table_name
+from dfmeta.flows.pipeline import BR_META, TABLES, Layout, cookie_of, table_of
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint, PortState
 from tests.core.unit.doctor.values import (
@@ -149,7 +149,7 @@ def test_flows_of_the_second_bridge_are_listed_with_the_guest_that_they_serve() 
     assert sorted(mine) == [("meta-key-arp", 1), ("meta-reply", 1), ("meta-source", 1)]
     at = {(row.purpose, row.ofport) for row in rows if row.table == "meta classification"}
     assert ("meta-from-patch", META_TAP.patch) in at
-    tables = [table_name(stage) for stage in layout.pipeline.tables]
+    tables = [table_of(stage).name for stage in layout.pipeline.tables]
     assert [*dict.fromkeys(row.table for row in rows)] == tables
     less = entries(there[1:], wanted, layout=layout, keys=keys, bridge="br-meta")
     assert [(row.state, row.bridge) for row in faulty(less)] == [(FlowState.MISSING, "br-meta")]
