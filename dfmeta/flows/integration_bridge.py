@@ -117,9 +117,7 @@ class Tap:
 
     def services(self) -> Iterator[Service]:
         """Return the service in each version of IP that guests can use."""
-        yield Service(IPV4, self.ip, (self.guest_ip,))
-        if self.guest_ip6:
-            yield Service(IPV6, self.ip6, self.guest_ip6)
+        yield from (service for service in map(self.service, (4, 6)) if service.guest_ips)
 
     def service(self, version: int) -> Service:
         """Return the service in one version of IP; without addresses if guests cannot use it."""
@@ -149,12 +147,14 @@ def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
     """Return the flows that do not depend on guests."""
     return (
         from_tap(tap.ofport),
-        service_drop(),
+        # Frames that are neither SYNs nor from a known address.
+        flow(Purpose.SERVICE_DROP, {}),
         *(probe(tap, service) for service in tap.services()),
         *(neighbour_discovery(tap.mac, tap.guest_ip6) if tap.guest_ip6 else ()),
-        *subport_flows(tap.ofport),
-        *source_table(),
-        reply_drop(),
+        *_subport_table(tap.ofport),
+        *_source_table(),
+        # All other frames from tap-metadata: the host is not reachable through it.
+        flow(Purpose.REPLY_DROP, {}),
     )
 
 
@@ -241,8 +241,8 @@ def first_syn(
     if floods:
         return flow(Purpose.SYN, match)
     if endpoint.vid:
-        actions, goto = to_subport_controller(endpoint), Stage.SUBPORT
-        return flow(Purpose.SYN, match, actions=actions, goto=goto)
+        actions = (*untag(endpoint), SetField(Register.TAG, TAGGED | endpoint.vid))
+        return flow(Purpose.SYN, match, actions=actions, goto=Stage.SUBPORT)
     return flow(Purpose.SYN, match, actions=(ToController(CONTROLLER_ID),))
 
 
@@ -264,7 +264,9 @@ def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: 
         **asked,
     }
     if endpoint.vid:
-        actions = (*to_subport_proxy(endpoint), *_translate(endpoint, slot, tap=tap))
+        # Another program may have used the register before.
+        unmarked = (*untag(endpoint), SetField(Register.TAG, 0))
+        actions = (*unmarked, *_translate(endpoint, slot, tap=tap))
         return flow(Purpose.ADDRESS, match, actions=actions, goto=Stage.SUBPORT)
     return flow(Purpose.ADDRESS, match, actions=towards_proxy(endpoint, slot, tap=tap))
 
@@ -297,11 +299,6 @@ def _translate(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, ...]
     if service.guest_ips != (service.ip,):
         actions.append(SetField(service.family.destination, service.ip))
     return (*actions, SetField("tcp_dst", tap.port))
-
-
-def service_drop() -> Flow:
-    """Drop frames that are neither SYNs nor from a known address."""
-    return flow(Purpose.SERVICE_DROP, {})
 
 
 def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> Flow:
@@ -364,11 +361,6 @@ def probe(tap: Tap, service: Service) -> Flow:
     )
 
 
-def reply_drop() -> Flow:
-    """Drop all other frames from tap-metadata: the host is not reachable through it."""
-    return flow(Purpose.REPLY_DROP, {})
-
-
 def _from_listener(tap: Tap, service: Service, key: str) -> dict[str, Value]:
     family = service.family
     return {
@@ -420,7 +412,7 @@ def _to_service(endpoint: Endpoint, ip: str, family: Family) -> dict[str, Value]
 # Subports
 
 
-def subport_flows(proxy: int) -> tuple[Flow, ...]:
+def _subport_table(proxy: int) -> tuple[Flow, ...]:
     """Return the flows of the subport table.
 
     :param proxy: OpenFlow number of the port that leads to the proxy.
@@ -457,23 +449,10 @@ def tag(endpoint: Endpoint) -> tuple[Action, ...]:
     return (PushVlan(), SetField("vlan_vid", TAGGED | endpoint.vid)) if endpoint.vid else ()
 
 
-def to_subport_proxy(endpoint: Endpoint) -> tuple[Action, ...]:
-    """Return the actions by which the subport table takes a frame of *endpoint* for the proxy's.
-
-    The register is set because another program may have used it before.
-    """
-    return (*untag(endpoint), SetField(Register.TAG, 0))
-
-
-def to_subport_controller(endpoint: Endpoint) -> tuple[Action, ...]:
-    """Return the actions by which the subport table takes a frame of *endpoint* for a first SYN."""
-    return (*untag(endpoint), SetField(Register.TAG, TAGGED | endpoint.vid))
-
-
 # Source addresses of containers
 
 
-def source_table() -> tuple[Flow, ...]:
+def _source_table() -> tuple[Flow, ...]:
     """Return the flows of the source table that do not depend on containers."""
     return (
         *(

@@ -50,8 +50,6 @@ class FlowAddress:
 NONE = FlowAddress()
 FOUND: Final = "switch"
 """Source of a guest next hop that is known from a flow alone."""
-_META: Final = frozenset({Purpose.META_KEY_ARP, Purpose.META_KEY_ND, Purpose.META_REPLY})
-"""Purposes of the second bridge whose flows match a key."""
 _TO_SERVICE: Final = frozenset(
     {
         Purpose.GUEST_HTTP,
@@ -70,59 +68,44 @@ def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
 
     :param keys: key scheme of the flow.
     """
-    if flow.purpose is Purpose.FROM_TAP:
-        return NONE
-    family = family_of(version_of(flow) or 4)
-    if flow.purpose.is_meta:
-        return _beyond(flow, family, keys)
-    label = _mac(flow.field("eth_dst"))
-    if flow.purpose is Purpose.REPLY and label:
-        endpoint, slot, key = _labelled(label, keys, family)
-        mac, ip = _mac(_set(flow, "eth_dst")), _ip(_set(flow, family.destination))
-        return FlowAddress(endpoint, key, slot if endpoint is not None else None, mac, ip)
-    # These flows match the key and not the guest's port.
-    if flow.purpose in (Purpose.REPLY, Purpose.KEY_ARP, Purpose.KEY_ND):
-        is_reply = flow.purpose is Purpose.REPLY
-        text = flow.field(family.destination if is_reply else family.asked)
-        if not isinstance(text, str):
+    family, purpose = family_of(version_of(flow) or 4), flow.purpose
+    endpoint, label, key = comes_in_at(flow), "", None
+    match purpose:
+        case Purpose.REPLY:
+            label, key = _mac(flow.field("eth_dst")), flow.field(family.destination)
+        case Purpose.META_REPLY:
+            key = flow.field(family.destination)
+        case Purpose.KEY_ARP | Purpose.KEY_ND | Purpose.META_KEY_ARP | Purpose.META_KEY_ND:
+            key = flow.field(family.asked)
+        case Purpose.ADDRESS:
+            label, key = _mac(_set(flow, "eth_src")), _set(flow, family.source)
+        case Purpose.META_SOURCE:
+            label = _mac(flow.field("eth_src"))
+        case _ if purpose is Purpose.FROM_TAP or purpose.is_meta:
             return NONE
-        endpoint, slot = _parsed(text, keys)
-        if not is_reply:
-            return FlowAddress(endpoint, text, slot)
-        mac, ip = _mac(_set(flow, "eth_dst")), _ip(_set(flow, family.destination))
-        return FlowAddress(endpoint, text, slot, mac, ip, _service(_set(flow, family.source)))
-    endpoint = comes_in_at(flow)
-    if flow.purpose is not Purpose.ADDRESS:
-        return FlowAddress(endpoint)
-    label = _mac(_set(flow, "eth_src"))
-    if label:
-        # After a restart the owner of a label is not known yet: the flow itself shows it.
-        owner, slot, key = _labelled(label, keys, family)
-        meant = endpoint if owner is None else owner
-    else:
-        source = _set(flow, family.source)
-        if not isinstance(source, str):
+        case _:
             return FlowAddress(endpoint)
-        key = source
-        meant, slot = _parsed(key, keys)
-    mac, ip = _mac(flow.field("eth_src")), _ip(flow.field(family.source))
-    service = _service(flow.field(family.destination))
-    return FlowAddress(endpoint, key, slot if meant == endpoint else None, mac, ip, service)
-
-
-def _beyond(flow: Flow, family: Family, keys: Keys) -> FlowAddress:
-    """Read a flow of the second bridge, which has no addresses of guests."""
-    if flow.purpose is Purpose.META_SOURCE:
-        endpoint, slot, key = _labelled(_mac(flow.field("eth_src")), keys, family)
-        return FlowAddress(endpoint, key, slot if endpoint is not None else None)
-    if flow.purpose not in _META:
-        return NONE
-    is_reply = flow.purpose is Purpose.META_REPLY
-    text = flow.field(family.destination if is_reply else family.asked)
-    if not isinstance(text, str):
-        return NONE
-    endpoint, slot = _parsed(text, keys, labelled=True)
-    return FlowAddress(endpoint, text, slot)
+    owner: Endpoint | None = None
+    slot: int | None = None
+    if label:
+        owner, slot, key = _labelled(label, keys, family)
+    elif isinstance(key, str):
+        owner, slot = _parsed(key, keys, labelled=purpose.is_meta)
+    else:
+        return FlowAddress(endpoint) if purpose is Purpose.ADDRESS else NONE
+    if purpose is Purpose.ADDRESS:
+        # After a restart the owner of a label is not known yet: the flow itself shows it.
+        if owner != endpoint and not (label and owner is None):
+            slot = None
+        mac, ip = _mac(flow.field("eth_src")), _ip(flow.field(family.source))
+        service = _service(flow.field(family.destination))
+        return FlowAddress(endpoint, key, slot, mac, ip, service)
+    slot = slot if owner is not None else None
+    if purpose is not Purpose.REPLY:
+        return FlowAddress(owner, key, slot)
+    mac, ip = _mac(_set(flow, "eth_dst")), _ip(_set(flow, family.destination))
+    service = _service(_set(flow, family.source)) if not label else None
+    return FlowAddress(owner, key, slot, mac, ip, service)
 
 
 def _labelled(label: str, keys: Keys, family: Family) -> tuple[Endpoint | None, int | None, str]:
