@@ -69,12 +69,6 @@ class Controller:
             floods=lambda endpoint: self.floods.of(endpoint),
             reconciled=self._reconciled,
         )
-        self.floods = Floods(
-            self.arrivals,
-            apply=reconciler.apply,
-            name=lambda endpoint: _name_of(registry, endpoint),
-            clock=clock,
-        )
         self.bridge = ManagedBridge(
             reconciler,
             role="integration",
@@ -83,6 +77,9 @@ class Controller:
             connection_changed=self._connection_changed,
         )
         """The bridge with the guests' ports."""
+        self.floods = Floods(
+            self.arrivals, apply=self.bridge.changed, name=registry.name, clock=clock
+        )
         self.meta = self._meta_bridge(registry, meta_bridge, meta_datapath_id)
         """The second bridge; None: there is none."""
         self.bridges = (self.bridge,) if self.meta is None else (self.bridge, self.meta)
@@ -190,8 +187,3 @@ class Controller:
         purposes = (bridge.channel.layout.pipeline.purposes for bridge in self.bridges)
         counts = Counter(flow.purpose for bridge in self.bridges for flow in bridge.reconciler)
         return {purpose.name: counts[purpose] for purpose in chain.from_iterable(purposes)}
-
-
-def _name_of(registry: Registry, endpoint: Endpoint) -> str:
-    port = registry.port_at(endpoint)
-    return port.name if port is not None else str(endpoint)

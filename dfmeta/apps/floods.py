@@ -170,7 +170,7 @@ class Floods:
             RATES[purpose],
             "first packets" if purpose is Purpose.SYN else "SYNs",
         )
-        self._change(endpoint)
+        self._apply(endpoint)
         # The flow keeps the counter of the one that it replaces; the switch keeps the order.
         threads.spawn_detached(self._read_first, use)
 
@@ -187,7 +187,7 @@ class Floods:
         shed.reviewed = now
         if (calm or now >= shed.until) and self._shed.get(use) is shed:
             del self._shed[use]
-            self._change(endpoint)
+            self._apply(endpoint)
 
     def _read_first(self, use: Use) -> None:
         shed = self._shed.get(use)
@@ -208,9 +208,3 @@ class Floods:
         shed.packets = packets
         metrics.DROPPED.labels(REASONS[purpose]).inc(new)
         return new
-
-    def _change(self, endpoint: Endpoint) -> None:
-        try:
-            self._apply(endpoint)
-        except DfmetaError as error:
-            LOG.info("The next reconcile updates the flows of %s: %s", endpoint, error)

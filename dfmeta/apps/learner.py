@@ -22,14 +22,21 @@ from dfmeta.flows.flow import Action, Output
 from dfmeta.flows.integration_bridge import towards_proxy
 from dfmeta.flows.pipeline import PORT_IN_PORT
 from dfmeta.identity.registry import Registry
-from dfmeta.identity.slots import GuestCounts, Learned
+from dfmeta.identity.slots import Learned
 from dfmeta.model import Endpoint, GuestAddress
-from dfmeta.packets import Syn, parse_solicitation, parse_syn, write_advertisement
+from dfmeta.packets import (
+    Solicitation,
+    Syn,
+    parse_solicitation,
+    parse_syn,
+    write_advertisement,
+)
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
 
 LOG = logging.getLogger(__name__)
 K = TypeVar("K")
+P = TypeVar("P", Syn, Solicitation)
 
 HELD_PER_PORT = 4
 HELD_IN_ALL = 1024
@@ -147,8 +154,6 @@ class Learner:
         self.reconciler = reconciler
         self._beyond = beyond
         self.holds = Holds()
-        self.first_syns = GuestCounts()
-        """Packet-ins of guests whose instance was known at that time."""
         self.hold_timeout = hold_timeout
         self._admit = admit
         self._informed = informed
@@ -161,21 +166,14 @@ class Learner:
         If the flows of its address are already being installed, the SYN is sent on after the same
         confirmation.
         """
-        try:
-            syn = parse_syn(frame)
-        except PacketError as error:
-            LOG.debug("A frame from ofport %d is not a SYN: %s", ofport, error)
-            metrics.PACKET_INS.labels("malformed").inc()
+        syn = self._admitted(parse_syn, ofport, frame)
+        if syn is None:
             return
         endpoint = Endpoint(ofport, syn.vid)
-        if not self._admit(endpoint):
-            return
-        identity = self.registry.identity(endpoint)
-        if identity is not None and syn.opens:
-            self.first_syns.add(endpoint, identity.incarnation)
-        if self.registry.port_at(endpoint) is None:
-            metrics.PACKET_INS.labels("unknown_port").inc()
-        elif not self._is_source(syn.address):
+        guest = self.registry.guest(endpoint)
+        if guest is not None and guest.identity is not None and syn.opens:
+            guest.first_syns += 1
+        if not self._is_source(syn.address):
             LOG.debug("A SYN from ofport %d has the source %s", ofport, syn.address.ip)
             metrics.PACKET_INS.labels("malformed").inc()
         elif not self._may_learn(endpoint):
@@ -194,24 +192,32 @@ class Learner:
 
         Trust: a guest wrote the frame. The answer contains its own addresses and tap-metadata's.
         """
-        try:
-            solicitation = parse_solicitation(frame)
-        except PacketError as error:
-            LOG.debug("A frame from ofport %d is not a solicitation: %s", ofport, error)
-            metrics.PACKET_INS.labels("malformed").inc()
+        solicitation, tap = self._admitted(parse_solicitation, ofport, frame), self.reconciler.tap
+        if solicitation is None or tap is None:
             return
-        endpoint, tap = Endpoint(ofport, solicitation.vid), self.reconciler.tap
-        if not self._admit(endpoint):
-            return
-        if self.registry.port_at(endpoint) is None:
-            metrics.PACKET_INS.labels("unknown_port").inc()
-        elif tap is not None and str(solicitation.target) in tap.guest_ip6:
+        if str(solicitation.target) in tap.guest_ip6:
             metrics.PACKET_INS.labels("solicitation").inc()
             advertisement = write_advertisement(solicitation, tap.mac)
             try:
                 self._send(ofport, (Output(PORT_IN_PORT),), advertisement)
             except DfmetaError as error:
                 LOG.info("A solicitation at ofport %d was not answered: %s", ofport, error)
+
+    def _admitted(self, parse: Callable[[bytes], P], ofport: int, frame: bytes) -> P | None:
+        """Parse a frame; None when it is malformed, its guest floods, or its port was removed."""
+        try:
+            packet = parse(frame)
+        except PacketError as error:
+            LOG.debug("A frame from ofport %d is malformed: %s", ofport, error)
+            metrics.PACKET_INS.labels("malformed").inc()
+            return None
+        endpoint = Endpoint(ofport, packet.vid)
+        if not self._admit(endpoint):
+            return None
+        if self.registry.guest(endpoint) is None:
+            metrics.PACKET_INS.labels("unknown_port").inc()
+            return None
+        return packet
 
     def release(self, endpoint: Endpoint) -> None:
         """Send on the held SYNs of *endpoint* if its instance is certain now."""

@@ -173,8 +173,7 @@ class Reconciler:
         if mods:
             changed = {key for key, _flow in before.items() ^ wanted.items()}
             self._overtaken.setdefault(endpoint, set()).update(changed)
-            port = self.registry.port_at(endpoint)
-            what = f"the flows of {port.name if port else endpoint}"
+            what = f"the flows of {self.registry.name(endpoint)}"
             self._last[endpoint] = pending = self.channel.commit(mods, what)
             threads.spawn_detached(self._watch, endpoint, pending)
 

@@ -23,7 +23,7 @@ from dfmeta.flows.pipeline import Purpose
 from dfmeta.host.device import driver_of
 from dfmeta.host.system import checksum_errors
 from dfmeta.identity.registry import Registry
-from dfmeta.identity.slots import ACCEPTED, GuestCounts
+from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Endpoint, Port
 from dfmeta.runtime import clock
 
@@ -93,7 +93,6 @@ class GuestSyns:
 class UnansweredGuests:
     """Compares SYNs that the switch counted with connections that the proxy accepted.
 
-    :param first_syns: packet-ins of each guest.
     :param floods: returns the purposes whose packets an endpoint sends at too high a rate.
     :param userspace: returns whether the bridge has Open vSwitch's userspace datapath.
     :param clock: seconds since the epoch, because the times are shown to operators.
@@ -104,14 +103,13 @@ class UnansweredGuests:
         registry: Registry,
         arrivals: Arrivals,
         probe: Probe,
-        first_syns: GuestCounts,
         *,
         floods: Callable[[Endpoint], Collection[Purpose]],
         userspace: Callable[[], bool],
         clock: Callable[[], float] = clock.wall,
     ) -> None:
         self._registry, self._arrivals, self._probe = registry, arrivals, probe
-        self._first_syns, self._floods, self._userspace = first_syns, floods, userspace
+        self._floods, self._userspace = floods, userspace
         self._clock = clock
         self._guests: dict[Endpoint, GuestSyns] = {}
         self._read_at: float | None = None
@@ -191,22 +189,20 @@ class UnansweredGuests:
 
     def connections(self, port: Port) -> dict[str, Any] | None:
         """Return the member ``connections`` of ``GET /ports``; None while nothing is known."""
-        endpoint, guest = port.endpoint, self._guest(port)
-        if endpoint is None or guest is None:
+        counted, guest = self._guest(port), self._registry.guest_of(port)
+        if counted is None or guest is None:
             return None
         return {
-            "syns": guest.syns,
-            "first_syns": self._first_syns.of(endpoint, guest.incarnation),
-            "accepted": guest.accepted,
-            "unanswered": guest.unanswered,
-            "unanswered_since": moment(guest.since) if guest.unanswered else None,
+            "syns": counted.syns,
+            "first_syns": guest.first_syns,
+            "accepted": counted.accepted,
+            "unanswered": counted.unanswered,
+            "unanswered_since": moment(counted.since) if counted.unanswered else None,
         }
 
     def _guest(self, port: Port) -> GuestSyns | None:
-        endpoint = port.endpoint
-        if endpoint is None or self._registry.port_at(endpoint) != port:
+        guest = self._registry.guest_of(port)
+        if guest is None or guest.port != port or guest.identity is None:
             return None
-        identity, guest = self._registry.identity(endpoint), self._guests.get(endpoint)
-        if identity is None or guest is None or guest.incarnation != identity.incarnation:
-            return None
-        return guest
+        counted = self._guests.get(guest.endpoint)
+        return counted if counted and counted.incarnation == guest.identity.incarnation else None

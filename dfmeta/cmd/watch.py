@@ -153,7 +153,6 @@ class PortWatch:
             registry,
             controller.arrivals,
             controller.probe,
-            controller.learner.first_syns,
             floods=controller.floods.of,
             userspace=userspace,
         )

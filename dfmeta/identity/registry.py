@@ -251,6 +251,16 @@ class Registry:
         """Return the guest at *endpoint*, with its port and slots; read only."""
         return self._guests.get(endpoint)
 
+    def guest_of(self, port: Port) -> Guest | None:
+        """Return the guest at the endpoint of *port*, if it is the guest of that port."""
+        guest = self._guests.get(port.endpoint) if port.endpoint is not None else None
+        return guest if guest is not None and guest.port.id == port.id else None
+
+    def name(self, endpoint: Endpoint) -> str:
+        """Return the name of the port at *endpoint*, for the log."""
+        port = self.port_at(endpoint)
+        return port.name if port is not None else str(endpoint)
+
     def port_at(self, endpoint: Endpoint) -> Port | None:
         """Return the port at *endpoint*; None if no guest's port is there."""
         guest = self._guests.get(endpoint)
@@ -475,13 +485,8 @@ class Registry:
             return None
         return port.identify(next(self._incarnations))
 
-    def _guest_of(self, port: Port) -> Guest | None:
-        """Return the guest at the endpoint of *port*, if it is the guest of that port."""
-        guest = self._guests.get(port.endpoint) if port.endpoint is not None else None
-        return guest if guest is not None and guest.port.id == port.id else None
-
     def _add(self, port: Port) -> bool:
-        guest = self._guest_of(port)
+        guest = self.guest_of(port)
         if guest is None or guest.identity is None:
             return False
         guest.put(port)
@@ -490,7 +495,7 @@ class Registry:
         return True
 
     def _withdraw(self, port: Port) -> set[Endpoint]:
-        endpoint, guest = port.endpoint, self._guest_of(port)
+        endpoint, guest = port.endpoint, self.guest_of(port)
         if endpoint is not None:
             self._claims.remove(port.id, endpoint)
         if guest is None:
@@ -542,7 +547,7 @@ class Registry:
 
     def _keep_in_place(self, port: Port) -> None:
         """Store a port of which only what does not identify the guest has changed."""
-        guest = self._guest_of(port)
+        guest = self.guest_of(port)
         if guest is None:
             return
         before = guest.next_hops, guest.port.binding
@@ -577,5 +582,5 @@ class Registry:
 
     def __iter__(self) -> Iterator[tuple[Port, dict[int, Slot]]]:
         for port in self._ports.values():
-            guest = self._guest_of(port)
+            guest = self.guest_of(port)
             yield port, dict(guest.slots) if guest is not None else {}

@@ -56,6 +56,8 @@ class Guest:
     endpoint: Endpoint
     identity: Identity | None
     slots: dict[int, Slot] = field(default_factory=dict)
+    first_syns: int = 0
+    """Packet-ins of SYNs while its instance was known."""
     room: float = DISPLACED_AT_ONCE
     """Number of evictions that were allowed at ``room_at``."""
     room_at: float = 0.0

@@ -47,7 +47,6 @@ class Rig:
             self.registry,
             switch,
             probe,
-            GuestCounts(),
             floods=lambda endpoint: self.floods if endpoint == HERE else (),
             userspace=lambda: self.userspace,
             clock=lambda: self.now,
