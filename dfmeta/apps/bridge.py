@@ -116,8 +116,8 @@ class ManagedBridge:
         """Request a comparison if another program has removed a flow that is needed."""
         if not self.channel.connected:
             return
-        found = self.channel.wire.removed(message)
-        if found is not None and self.reconciler.misses(found):
+        removed_flow = self.channel.wire.removed(message)
+        if removed_flow is not None and self.reconciler.misses(removed_flow):
             self._lost_flows |= self.reconciler.confirmed
             self.reconciler.doubt()
 

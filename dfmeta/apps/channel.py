@@ -192,7 +192,7 @@ class Channel:
         :raises DfmetaError: as :meth:`Pending.wait`.
         """
         pending = [self.request(message, what) for message in messages]
-        return [entry for one in pending for entry in one.wait()]
+        return [entry for request in pending for entry in request.wait()]
 
     # Replies, from the shims
 
@@ -222,8 +222,8 @@ class Channel:
     def _end(self, xid: int) -> None:
         pending = self._ends.pop(xid, None)
         if pending is not None:
-            for one in pending.xids:
-                self._by_xid.pop(one, None)
+            for number in pending.xids:
+                self._by_xid.pop(number, None)
             pending.finish()
 
     def _number(self, message: Any) -> None:

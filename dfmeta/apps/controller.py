@@ -19,7 +19,7 @@ from dfmeta.apps.switch_ports import Numbers
 from dfmeta.flows import meta_bridge as meta_flows
 from dfmeta.flows.integration_bridge import fixed_flows, guest_flows
 from dfmeta.flows.pipeline import BR_META, Layout
-from dfmeta.identity.registry import Phase, Registry
+from dfmeta.identity.registry import NotifyPhase, Registry
 from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, hub, threads
 
@@ -96,9 +96,9 @@ class Controller:
         self.probe = Probe(channel, lambda: reconciler.tap)
         self.probe6 = Probe(channel, lambda: reconciler.tap, version=6)
         self.probes = (self.probe, self.probe6)
-        registry.subscribe(self.learner.release, Phase.FLOWS)
+        registry.subscribe(self.learner.release, NotifyPhase.FLOWS)
         for managed in self.bridges:
-            registry.subscribe(managed.changed, Phase.FLOWS)
+            registry.subscribe(managed.changed, NotifyPhase.FLOWS)
         registry.when_certain(self.learner.release)
         metrics.FLOWS.count = self._count_flows
 

@@ -37,7 +37,7 @@ BY_FLOW: Mapping[Purpose, metrics.Dropped] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SynReading:
     """Counters of the flows of SYNs at one time."""
 
     counters: Mapping[Endpoint, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Arrivals:
         self._total: tuple[int, int] | None = None
         """Counts of packets and of flows at the last reading of the flows."""
         self._due = 0.0
-        self._reading = Reading()
+        self._reading = SynReading()
         self._packets: tuple[int, float] | None = None
         """Packets of all ports at the last call of :meth:`surge`, and its time."""
 
@@ -85,7 +85,7 @@ class Arrivals:
             self._read_all(total)
         return dict(self._reading.counters)
 
-    def surge(self, rate: float) -> tuple[Reading, Reading]:
+    def surge(self, rate: float) -> tuple[SynReading, SynReading]:
         """Return the readings before and after a surge of SYNs; twice the same if there is none.
 
         Waits.
@@ -114,35 +114,39 @@ class Arrivals:
         request = self._channel.wire.dump(Purpose.REPLY, out_port=endpoint.ofport)
         wire = self._channel.wire
         entries = self._channel.request(request, "the count of replies").wait()
-        found = (wire.found(one) for one in entries)
-        return sum(one.packets for one in found if one is not None and self._at(one) == endpoint)
+        flows = (wire.found(dumped) for dumped in entries)
+        return sum(
+            dumped.packets
+            for dumped in flows
+            if dumped is not None and self._at(dumped) == endpoint
+        )
 
     def _count(self, purpose: Purpose, endpoint: Endpoint | None = None) -> tuple[int, int]:
         """Return the number of packets, and of flows."""
         request = self._channel.wire.count(purpose, endpoint)
-        (found,) = self._channel.request(request, "the count of SYNs").wait()
-        return found.packet_count, found.flow_count
+        (count,) = self._channel.request(request, "the count of SYNs").wait()
+        return count.packet_count, count.flow_count
 
     def _read_all(self, total: tuple[int, int]) -> None:
         begun = self._clock()
         counters = self._each(self._channel.wire.dump(Purpose.GUEST_SYN))
         ended = self._clock()
-        self._reading = Reading(counters, ended)
+        self._reading = SynReading(counters, ended)
         self._total, self._due = total, ended + min((ended - begun) / SHARE, LONGEST)
 
     def _each(self, request: object) -> dict[Endpoint, int]:
         wire, turns, counted = self._channel.wire, Turns(), Counter[Endpoint]()
         entries = self._channel.request(request, "the dump of flows of SYNs").wait()
         for entry in entries:
-            found = wire.found(entry)
-            endpoint = self._at(found) if found is not None else None
-            if found is not None and endpoint is not None:
-                counted[endpoint] += found.packets
+            dumped = wire.found(entry)
+            endpoint = self._at(dumped) if dumped is not None else None
+            if dumped is not None and endpoint is not None:
+                counted[endpoint] += dumped.packets
             turns.give_way()
         return dict(counted)
 
-    def _at(self, found: DumpedFlow) -> Endpoint | None:
-        return read_address(found.flow, self._keys).endpoint if found.flow is not None else None
+    def _at(self, dumped: DumpedFlow) -> Endpoint | None:
+        return read_address(dumped.flow, self._keys).endpoint if dumped.flow is not None else None
 
 
 class Drops:

@@ -98,7 +98,7 @@ class Floods:
         """Return the purposes whose flows drop the packets of *endpoint* now."""
         if not self._shed:
             return frozenset()
-        return frozenset(one for one in REASONS if (endpoint, one) in self._shed)
+        return frozenset(purpose for purpose in REASONS if (endpoint, purpose) in self._shed)
 
     def admit(self, endpoint: Endpoint) -> bool:
         """Count a first packet that the switch has sent; return whether it may be processed.

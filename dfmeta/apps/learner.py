@@ -54,7 +54,7 @@ _Connection = tuple[Endpoint, GuestAddress, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldSyn:
     """A SYN that is held until its port's instance is known."""
 
     endpoint: Endpoint
@@ -73,7 +73,7 @@ class Holds:
     """
 
     def __init__(self) -> None:
-        self._held: OrderedDict[_Connection, Held] = OrderedDict()
+        self._held: OrderedDict[_Connection, HeldSyn] = OrderedDict()
         self._of: dict[Endpoint, dict[_Connection, None]] = {}
         """Endpoint → its connections with a held SYN, the oldest first."""
         self._of_vm: dict[str, dict[_Connection, None]] = {}
@@ -82,16 +82,16 @@ class Holds:
     def __len__(self) -> int:
         return len(self._held)
 
-    def put(self, held: Held) -> None:
+    def put(self, held: HeldSyn) -> None:
         """Hold a SYN; a repeated SYN replaces the earlier one and keeps its waiting time."""
         key = (held.endpoint, held.syn.address, held.syn.source_port)
         before = self._held.get(key)
         if before is not None:
             self._drop(key)
             held = replace(held, since=before.since)
-        mine = self._of.get(held.endpoint, {})
-        if len(mine) >= HELD_PER_PORT:
-            self._drop(next(iter(mine)))
+        keys = self._of.get(held.endpoint, {})
+        if len(keys) >= HELD_PER_PORT:
+            self._drop(next(iter(keys)))
         elif len(self._held) >= HELD_IN_ALL:
             most = max(self._of_vm.values(), key=len)
             self._drop(next(iter(most)))
@@ -99,7 +99,7 @@ class Holds:
         self._of_vm.setdefault(held.vm, {})[key] = None
         self._of.setdefault(held.endpoint, {})[key] = None
 
-    def take(self, endpoint: Endpoint) -> list[Held]:
+    def take(self, endpoint: Endpoint) -> list[HeldSyn]:
         """Return the held SYNs of *endpoint*, and remove them."""
         return [self._drop(key) for key in list(self._of.get(endpoint, ()))]
 
@@ -114,7 +114,7 @@ class Holds:
             self._drop(key)
         return len(stale)
 
-    def _drop(self, key: _Connection) -> Held:
+    def _drop(self, key: _Connection) -> HeldSyn:
         held = self._held.pop(key)
         _remove(self._of, held.endpoint, key)
         _remove(self._of_vm, held.vm, key)
@@ -257,19 +257,21 @@ class Learner:
         tap = self.reconciler.tap
         if address.service is None or tap is None:
             return True
-        own = tap.keys.covers(address.ip) or str(address.ip) in (tap.ip6, *tap.guest_ip6)
-        return not own and str(address.service) in tap.guest_ip6
+        is_hosts = tap.keys.covers(address.ip) or str(address.ip) in (tap.ip6, *tap.guest_ip6)
+        return not is_hosts and str(address.service) in tap.guest_ip6
 
     def _may_learn(self, endpoint: Endpoint) -> bool:
         # Before the adoption, an address that already has a slot would get a second one.
-        known = self.registry.identity(endpoint) is not None and self.registry.certain(endpoint)
-        return known and self.reconciler.adopted
+        is_certain = self.registry.identity(endpoint) is not None and self.registry.certain(
+            endpoint
+        )
+        return is_certain and self.reconciler.adopted
 
     def _hold(self, endpoint: Endpoint, syn: Syn, frame: bytes) -> None:
         metrics.PACKET_INS.labels("held").inc()
         port = self.registry.port_at(endpoint)
         vm = port.vm if port is not None else ""
-        self.holds.put(Held(endpoint, syn, frame, self._clock(), vm))
+        self.holds.put(HeldSyn(endpoint, syn, frame, self._clock(), vm))
         metrics.HELD_SYNS.set(len(self.holds))
 
     def _learn(self, endpoint: Endpoint, syn: Syn, frame: bytes) -> None:

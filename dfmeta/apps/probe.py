@@ -100,8 +100,8 @@ class Probe:
         :param timeout: seconds; see :func:`dfmeta.runtime.hub.wait`.
         """
         if self._one is not None:
-            found: Result = self._one.wait()
-            return found
+            shared: Result = self._one.wait()
+            return shared
         self._one = Event()
         result = Result(answered=False, sent=False, cause="dfmeta-agent could not send it")
         try:
@@ -109,9 +109,9 @@ class Probe:
         except DfmetaError as error:
             result = Result(answered=False, sent=False, cause=str(error))
         finally:
-            one, self._one = self._one, None
+            event, self._one = self._one, None
             self._note(result)
-            one.send(result)
+            event.send(result)
         return result
 
     def report(self) -> dict[str, Any]:

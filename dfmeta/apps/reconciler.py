@@ -239,13 +239,13 @@ class Reconciler:
             self._removed = True
             if self._pipeline.shows_numbers:
                 self.registry.allocator.begin_sweep()
-            found = self._dump(turns, everywhere=not self._swept)
-            self._drops.add(_each(found, turns))
+            dump = self._dump(turns, everywhere=not self._swept)
+            self._drops.add(_each(dump, turns))
             if not self.adopted:
-                self._adopt_addresses(found, wire, turns)
+                self._adopt_addresses(dump, wire, turns)
                 self._restore_addresses(wire, turns)
                 self.adopted = True
-            count = self._send_differences(found, tap, wire=wire, turns=turns)
+            count = self._send_differences(dump, tap, wire=wire, turns=turns)
             self.confirmed, self._swept = not self._doubted, True
             if self._pipeline.shows_numbers and self.confirmed and self._removed:
                 self.registry.allocator.end_sweep()
@@ -261,10 +261,10 @@ class Reconciler:
         :raises SwitchError: when the switch refuses the removal.
         """
         with self._one_reconcile:
-            found = self._dump(Turns(), everywhere=True)
+            dump = self._dump(Turns(), everywhere=True)
             removal = [self.channel.wire.remove_all()]
             self.channel.commit(removal, "the removal of flows").wait()
-            return sum(map(len, found.values()))
+            return sum(map(len, dump.values()))
 
     def doubt(self) -> None:
         """Note that flows may be wrong, even if a reconcile under way finds no difference.
@@ -310,26 +310,26 @@ class Reconciler:
         requests = [wire.dump_all()] if everywhere else wire.dump_tables()
         entries = self.channel.gather(requests, "the dump of flows")
         entries.reverse()  # so that each one is freed once it is read
-        found: Grouped = {}
+        dump: Grouped = {}
         while entries:
-            one = wire.found(entries.pop())
-            if one is not None:
-                owner = read_address(one.flow, self._keys).endpoint if one.flow else None
-                found.setdefault(owner, []).append(one)
+            dumped = wire.found(entries.pop())
+            if dumped is not None:
+                owner = read_address(dumped.flow, self._keys).endpoint if dumped.flow else None
+                dump.setdefault(owner, []).append(dumped)
             turns.give_way()
-        return found
+        return dump
 
-    def _send_differences(self, found: Grouped, tap: Any, *, wire: Wire, turns: Turns) -> int:
+    def _send_differences(self, dump: Grouped, tap: Any, *, wire: Wire, turns: Turns) -> int:
         """Send the difference, first for flows that belong to no endpoint, then by endpoint."""
         self._fixed = _by_key(self._builders.fixed(tap))
-        others = dict.fromkeys((*found, *self.registry.endpoints(), *self._sent))
+        others = dict.fromkeys((*dump, *self.registry.endpoints(), *self._sent))
         others.pop(None, None)
         count = refused = 0
         batch: list[_Mod] = []
         under_way: deque[tuple[list[_Mod], Pending]] = deque()
         odd: dict[Endpoint, str] = {}
         for endpoint in (None, *others):
-            batch += self._compare(endpoint, found.pop(endpoint, ()), tap)
+            batch += self._compare(endpoint, dump.pop(endpoint, ()), tap)
             # No other thread may run between the comparison of an endpoint and the sending.
             if len(batch) >= BATCH or turns.over:
                 count += len(batch)
@@ -348,7 +348,7 @@ class Reconciler:
         return count
 
     def _compare(
-        self, endpoint: Endpoint | None, found: Iterable[DumpedFlow], tap: Any
+        self, endpoint: Endpoint | None, dump: Iterable[DumpedFlow], tap: Any
     ) -> list[_Mod]:
         """Return the missing and the stray flows of *endpoint* as flow-mods, and note them as sent.
 
@@ -357,29 +357,31 @@ class Reconciler:
         wanted = self._fixed
         newer: set[Any] = set()  # keys for which the dump is not valid any more
         if endpoint is not None:
-            wanted, known = self._wanted(endpoint, self.tap or tap), self._sent.get(endpoint)
-            if known is not None and known == wanted:
+            wanted, sent = self._wanted(endpoint, self.tap or tap), self._sent.get(endpoint)
+            if sent is not None and sent == wanted:
                 # Keep the old objects: thousands of new ones at once slow Python's collector down.
-                wanted = known
+                wanted = sent
             self._keep(endpoint, wanted)
             newer = self._overtaken.get(endpoint, newer)
-        there = {flow.match_key: flow for one in found if (flow := one.current) is not None}
+        present = {flow.match_key: flow for dumped in dump if (flow := dumped.current) is not None}
         # A flow of another release with a desired key is replaced by the addition.
-        strays = [one for one in found if one.flow is None or one.flow.match_key not in wanted]
+        strays = [
+            dumped for dumped in dump if dumped.flow is None or dumped.flow.match_key not in wanted
+        ]
         if endpoint is None:
-            strays = [one for one in strays if not self._is_owned(one)]
+            strays = [dumped for dumped in strays if not self._is_owned(dumped)]
         wire = self.channel.wire
         removals = [
-            _Mod(endpoint, one.flow and one.flow.match_key, None, wire.remove_found(one))
-            for one in self._way_in_first(strays)
-            if one.flow is None or one.flow.match_key not in newer
+            _Mod(endpoint, dumped.flow and dumped.flow.match_key, None, wire.remove_found(dumped))
+            for dumped in self._way_in_first(strays)
+            if dumped.flow is None or dumped.flow.match_key not in newer
         ]
         additions = [
             _Mod(endpoint, key, flow, wire.add(flow))
             for key, flow in wanted.items()
-            if there.get(key) != flow and key not in newer
+            if present.get(key) != flow and key not in newer
         ]
-        self._note_removals(one.flow for one in strays if one.flow is not None)
+        self._note_removals(dumped.flow for dumped in strays if dumped.flow is not None)
         metrics.FLOW_MODS.labels("delete").inc(len(removals))
         metrics.FLOW_MODS.labels("add").inc(len(additions))
         return removals + additions
@@ -457,20 +459,20 @@ class Reconciler:
             return str(error.fields["cause"])
         return ""
 
-    def _adopt_addresses(self, found: Grouped, wire: Wire, turns: Turns) -> None:
+    def _adopt_addresses(self, dump: Grouped, wire: Wire, turns: Turns) -> None:
         kept = 0
-        for one in (one for mine in list(found.values()) for one in mine):
-            if one.flow is None:
+        for dumped in (dumped for flows in list(dump.values()) for dumped in flows):
+            if dumped.flow is None:
                 continue
-            self._adopt_next_hop(one.flow)
-            if one.flow.purpose is not Purpose.ADDRESS:
+            self._adopt_next_hop(dumped.flow)
+            if dumped.flow.purpose is not Purpose.ADDRESS:
                 continue
-            known = read_address(one.flow, self._keys)
-            endpoint, number, address = known.endpoint, known.slot, known.address
+            read = read_address(dumped.flow, self._keys)
+            endpoint, number, address = read.endpoint, read.slot, read.address
             if endpoint is None:
                 continue
             if number is None or address is None:
-                self._mistrust(endpoint, known.key)
+                self._mistrust(endpoint, read.key)
             elif self._adopts(endpoint):
                 kept += self.registry.adopt(endpoint, number, address, clock.now())
             else:
@@ -526,7 +528,9 @@ class Reconciler:
     def _way_in_first(self, strays: list[DumpedFlow]) -> list[DumpedFlow]:
         """Order removals so that a path to the proxy is removed before its return path."""
         rank, last = self._pipeline.removal_rank, len(self._pipeline.removal_rank)
-        return sorted(strays, key=lambda one: rank.get(one.flow.purpose, last) if one.flow else 0)
+        return sorted(
+            strays, key=lambda dumped: rank.get(dumped.flow.purpose, last) if dumped.flow else 0
+        )
 
     def _keep(self, endpoint: Endpoint, wanted: ByKey) -> None:
         if wanted:
@@ -556,9 +560,9 @@ def _by_key(flows: Iterable[Flow]) -> ByKey:
     return {flow.match_key: flow for flow in flows}
 
 
-def _each(found: Grouped, turns: Turns) -> Iterator[DumpedFlow]:
+def _each(dump: Grouped, turns: Turns) -> Iterator[DumpedFlow]:
     """Yield all flows of *found*; other threads run in between."""
-    for mine in found.values():
-        for one in mine:
-            yield one
+    for flows in dump.values():
+        for dumped in flows:
+            yield dumped
             turns.give_way()

@@ -45,10 +45,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class BridgeFlows:
     """A bridge's flows at one moment."""
 
-    ours: tuple[Seen, ...]
+    dumped: tuple[Seen, ...]
+    """Flows of dfmeta."""
     foreign: tuple[Foreign, ...] | None
     """Flows of other programs in the tables that dfmeta shares with them: the classification table,
     and all tables of the second bridge; None when os-ken cannot read them."""
@@ -81,8 +82,8 @@ class NoOpenFlow13Error(SwitchError):
     advice = "Enable it: ovs-vsctl add bridge BRIDGE protocols OpenFlow13"
 
 
-def read_flows(path: Path, layout: Layout) -> Reading:
-    """Read our flows, and those of other programs; see :class:`Reading`.
+def read_flows(path: Path, layout: Layout) -> BridgeFlows:
+    """Read our flows, and those of other programs; see :class:`BridgeFlows`.
 
     :param path: the bridge's management socket.
     :raises NoOpenFlow13Error: when the bridge speaks other versions only.
@@ -140,29 +141,33 @@ def _connected(path: Path) -> socket.socket:
     return sock
 
 
-def _read(path: Path, layout: Layout) -> Reading:
+def _read(path: Path, layout: Layout) -> BridgeFlows:
     wire = Wire(layout)
     with _connected(path) as sock:
         _greet(sock, wire)
-        ours = _ask(sock, wire, wire.dump_all())
+        entries = _ask(sock, wire, wire.dump_all())
         # On the second bridge, Neutron's metadata_path has flows in the same tables.
         shared = ofp.OFPTT_ALL if layout.pipeline is BR_META else layout.number(Stage.CLASSIFY)
         rest = _ask(sock, wire, _dump_table(wire, shared))
         # os-ken takes ten times as long for an entry, and a host may have thousands of ours.
-        theirs = None if rest is None else [one.stats() for one in rest if wire.found(one) is None]
+        theirs = (
+            None if rest is None else [entry.stats() for entry in rest if wire.found(entry) is None]
+        )
         if theirs is not None and None in theirs:
             theirs = None
-    if ours is None:
+    if entries is None:
         raise SwitchError(what="the dump of flows", cause="os-ken cannot read it")
-    found = [one for one in map(wire.found, ours) if one is not None]
-    return Reading(
+    dumped_flows = [entry for entry in map(wire.found, entries) if entry is not None]
+    return BridgeFlows(
         tuple(
-            Seen(one.current, one.table, one.priority, one.cookie, one.packets, one.bytes)
-            for one in found
+            Seen(
+                entry.current, entry.table, entry.priority, entry.cookie, entry.packets, entry.bytes
+            )
+            for entry in dumped_flows
         ),
         None
         if theirs is None
-        else tuple(_foreign(one) for one in theirs if not is_ours(one.cookie)),
+        else tuple(_foreign(entry) for entry in theirs if not is_ours(entry.cookie)),
     )
 
 
@@ -255,7 +260,7 @@ def _foreign(stats: Any) -> Foreign:
         else:
             actions = getattr(instruction, "actions", [instruction])
             texts.extend(map(_text, actions))
-            hands_on = hands_on or any(_resubmits_to(one, table) for one in actions)
+            hands_on = hands_on or any(_resubmits_to(action, table) for action in actions)
     return Foreign(
         stats.cookie,
         stats.priority,

@@ -22,7 +22,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta import metrics
 from dfmeta.apps.channel import Channel
 from dfmeta.errors import DfmetaError, NotConnectedError
-from dfmeta.identity.numbering import Device
+from dfmeta.identity.numbering import SwitchDevice
 from dfmeta.identity.registry import Registry
 from dfmeta.model import PortId
 from dfmeta.runtime import clock
@@ -100,23 +100,23 @@ def cut_of(bits: PortBits | None, name: str, *, bridge: str) -> Cut | None:
     if bits is None or not (bits.config & (PORT_DOWN | NO_RECV | NO_FWD) or bits.state & LINK_DOWN):
         return None
     modify = f"ovs-ofctl -O OpenFlow13 mod-port {bridge} {name}"
-    found = []
+    faults = []
     if bits.config & PORT_DOWN and not bits.hidden:
-        found.append(("its device is down", f"`{modify} up`, or `ip link set {name} up`"))
+        faults.append(("its device is down", f"`{modify} up`, or `ip link set {name} up`"))
     elif bits.state & LINK_DOWN and not bits.hidden:
-        found.append(
+        faults.append(
             (
                 "its device has no link: the guest is off, or its own interface is down",
                 f"start the guest, or set its interface up inside it; `ip link show {name}`",
             )
         )
     if bits.config & NO_RECV:
-        found.append(("the switch accepts no frames from it (no-receive)", f"`{modify} receive`"))
+        faults.append(("the switch accepts no frames from it (no-receive)", f"`{modify} receive`"))
     if bits.config & NO_FWD:
-        found.append(("the switch sends no frames to it (no-forward)", f"`{modify} forward`"))
-    if not found:
+        faults.append(("the switch sends no frames to it (no-forward)", f"`{modify} forward`"))
+    if not faults:
         return None
-    causes, remedies = zip(*found, strict=True)
+    causes, remedies = zip(*faults, strict=True)
     return Cut(", and ".join(causes), ", and ".join(remedies))
 
 
@@ -135,7 +135,7 @@ class Numbers:
     ) -> None:
         self._channel = channel
         self._registry = registry
-        self._parts: dict[int, tuple[Device, PortBits]] = {}
+        self._parts: dict[int, tuple[SwitchDevice, PortBits]] = {}
         self._bits: dict[int, PortBits] = {}
         self._clock = clock
         self._doubted: dict[PortId, float] = {}
@@ -210,5 +210,5 @@ class Numbers:
         self._registry.answered(question)
 
 
-def _device(port: Any) -> Device:
-    return Device(port.name, port.hw_addr)
+def _device(port: Any) -> SwitchDevice:
+    return SwitchDevice(port.name, port.hw_addr)

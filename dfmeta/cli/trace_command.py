@@ -473,7 +473,7 @@ def _without_daemon(
     addresses: dict[Endpoint, dict[int, GuestAddress]] = {}
     ip6: list[str] = []
     with contextlib.suppress(DfmetaError):  # without flows, trace the path of an unseen address
-        seen = read_flows(Path(wanted.socket), wanted.layout).ours
+        seen = read_flows(Path(wanted.socket), wanted.layout).dumped
         for endpoint, slot, address in addresses_of(seen, wanted.keys):
             addresses.setdefault(endpoint, {})[slot] = address
         own(wanted.keys, ((at, slot) for at, slots in addresses.items() for slot in slots))

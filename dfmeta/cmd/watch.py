@@ -238,8 +238,8 @@ def cut_off(
     :param bits: returns the switch's description of a port.
     :param refusal: returns why the switch refused a flow of an endpoint; empty if it did not.
     """
-    found = bits(port.ofport) if port.ofport is not None else None
-    cut = cut_of(found, port.name, bridge=bridge)
+    description = bits(port.ofport) if port.ofport is not None else None
+    cut = cut_of(description, port.name, bridge=bridge)
     if cut is None and port.endpoint is not None and (cause := refusal(port.endpoint)):
         cut = refused(cause, bridge)
     return str(cut or "")

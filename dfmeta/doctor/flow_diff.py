@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from dfmeta.apps.switch_facts import Reading, read_flows
+from dfmeta.apps.switch_facts import BridgeFlows, read_flows
 from dfmeta.doctor.agent import Agent, own
 from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.find_port import ovsdb_ports
@@ -283,7 +283,7 @@ def _takes_of(match: Mapping[str, Value], vid: int, ofports: Collection[int], ip
         "tcp_dst": METADATA_PORT,
     }
     others = (*_OTHER_PROTOCOLS, *_OTHER_VERSIONS[version])
-    requests = [{**tag, **request, family.asked: ip} for request in _requests(ip)]
+    requests = [{**tag, **request, family.target: ip} for request in _requests(ip)]
     return any(_fits(match, packet, ofports, others) for packet in (http, *requests))
 
 
@@ -419,13 +419,13 @@ def compare(agent: Agent, wanted: HostSettings, snapshot: Snapshot) -> Compared:
         ports, desired, problems = _desired(agent, wanted, snapshot)
         readings, unread = _read(wanted)
         if not any(port.addresses for port in ports):
-            seen = readings[wanted.bridge].ours
+            seen = readings[wanted.bridge].dumped
             own(wanted.keys, ((at, slot) for at, slot, _ in addresses_of(seen, wanted.keys)))
         rows = tuple(
             row
             for bridge, reading in readings.items()
             for row in entries(
-                reading.ours,
+                reading.dumped,
                 desired.get(bridge),
                 layout=wanted.sides[bridge][1],
                 keys=wanted.keys,
@@ -439,9 +439,9 @@ def compare(agent: Agent, wanted: HostSettings, snapshot: Snapshot) -> Compared:
     return compared
 
 
-def _read(wanted: HostSettings) -> tuple[dict[str, Reading], dict[str, SwitchError]]:
+def _read(wanted: HostSettings) -> tuple[dict[str, BridgeFlows], dict[str, SwitchError]]:
     """Read the flows of each bridge; see :class:`Compared`."""
-    readings: dict[str, Reading] = {}
+    readings: dict[str, BridgeFlows] = {}
     unread: dict[str, SwitchError] = {}
     for bridge, (path, layout) in wanted.sides.items():
         try:

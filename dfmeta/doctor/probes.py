@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, cast
 
 from dfmeta.apps.switch_facts import (
+    BridgeFlows,
     NoSocketError,
-    Reading,
     SilentError,
     check_socket,
     read_bits,
@@ -306,10 +306,10 @@ class Inspection:
         return str(self._reading) if isinstance(self._reading, NoSocketError) else ""
 
     @cached_property
-    def _reading(self) -> Reading | SwitchError:
+    def _reading(self) -> BridgeFlows | SwitchError:
         return self._read(self.wanted.bridge)
 
-    def _read(self, bridge: str) -> Reading | SwitchError:
+    def _read(self, bridge: str) -> BridgeFlows | SwitchError:
         path, layout = self.wanted.sides[bridge]
         try:
             if silent := self._bits[1].get(bridge):
@@ -319,20 +319,20 @@ class Inspection:
             return error
 
     @property
-    def reading(self) -> Reading | None:
+    def reading(self) -> BridgeFlows | None:
         """The bridge's flows; None if it does not answer."""
-        return self._reading if isinstance(self._reading, Reading) else None
+        return self._reading if isinstance(self._reading, BridgeFlows) else None
 
     @property
     def openflow_cause(self) -> str:
         """Why the bridge's flows cannot be read; empty: they can."""
-        return "" if isinstance(self._reading, Reading) else str(self._reading)
+        return "" if isinstance(self._reading, BridgeFlows) else str(self._reading)
 
     @cached_property
-    def meta_reading(self) -> tuple[Reading | None, str]:
+    def meta_reading(self) -> tuple[BridgeFlows | None, str]:
         """The second bridge's flows, and the reason if they cannot be read."""
         reading = self._read(self.wanted.home)
-        return (reading, "") if isinstance(reading, Reading) else (None, str(reading))
+        return (reading, "") if isinstance(reading, BridgeFlows) else (None, str(reading))
 
     @cached_property
     def fail_mode(self) -> Finding:

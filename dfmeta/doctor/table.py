@@ -277,7 +277,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         about="A warning: the switch drops the SYNs of a guest that sends too many. Other guests "
         "are served.",
         needs=("switch",),
-        run=lambda of: checks_guests.floods(of.reading.ours if of.reading else (), of.names),
+        run=lambda of: checks_guests.floods(of.reading.dumped if of.reading else (), of.names),
         page="limits",
     ),
     Check(

@@ -112,9 +112,9 @@ def _fields(data: bytes, offset: int, end: int) -> Iterator[tuple[str, Value]]:
         after = offset + 4 + (header & 0xFF)
         if after > end:
             raise ValueError("a field that extends beyond the match")
-        known = _FIELDS.get(header)
-        if known is not None:
-            yield known[0], known[1](data[offset + 4 : after])
+        field = _FIELDS.get(header)
+        if field is not None:
+            yield field[0], field[1](data[offset + 4 : after])
         else:
             yield _odd_field(data[offset:after])
         offset = after
@@ -170,11 +170,11 @@ def _reader(kind: Any) -> Callable[[bytes], int | str] | None:
 
 
 def _known_fields() -> Iterator[tuple[int, tuple[str, Callable[[bytes], int | str]]]]:
-    for one in ofp.oxm_types:
-        reader = _reader(one.type)
-        if one._class == ofp.OFPXMC_OPENFLOW_BASIC and reader is not None:
+    for field in ofp.oxm_types:
+        reader = _reader(field.type)
+        if field._class == ofp.OFPXMC_OPENFLOW_BASIC and reader is not None:
             # os-ken's number contains the class.
-            yield one.num << 9 | one.type.size, (one.name, reader)
+            yield field.num << 9 | field.type.size, (field.name, reader)
 
 
 _CLASS: Final = 0x1000

@@ -235,7 +235,7 @@ class Family:
     source: str
     """Field with a packet's source address."""
     destination: str
-    asked: str
+    target: str
     """Field with the address that a neighbour request asks for."""
     guest_request: Callable[[Endpoint, str, str], Flow]
     """Returns the flow for a guest's neighbour request for the service (endpoint, MAC, address)."""
@@ -256,7 +256,7 @@ IPV4: Final = Family(
     bits=32,
     source="ipv4_src",
     destination="ipv4_dst",
-    asked="arp_tpa",
+    target="arp_tpa",
     guest_request=arp_guest_request,
     key_request=arp_key_request,
 )
@@ -268,7 +268,7 @@ IPV6: Final = Family(
     bits=128,
     source="ipv6_src",
     destination="ipv6_dst",
-    asked="ipv6_nd_target",
+    target="ipv6_nd_target",
     guest_request=nd_guest_request,
     key_request=nd_key_request,
 )

@@ -165,17 +165,21 @@ def guest_flows(guest: ServedEndpoint, tap: Tap) -> tuple[Flow, ...]:
     is sent to the proxy before its return path exists.
     """
     flows = [
-        one
+        address_flow
         for slot, address in sorted(guest.addresses.items())
         if address.service is None or str(address.service) in tap.guest_ip6
-        for one in address_flows(guest.endpoint, address, slot=slot, tap=tap)
+        for address_flow in address_flows(guest.endpoint, address, slot=slot, tap=tap)
     ]
     hops = usable_next_hops(guest.next_hops, guest.addresses.values(), tap.guest_ip)
     return (
         *(source_checks(guest.endpoint, guest.binding) if guest.binding is not None else ()),
         *flows,
         *(next_hop_request(guest.endpoint, hop.mac or tap.mac, hop.ip) for hop in hops),
-        *(one for service in tap.services() for one in _port_flows(guest, tap, service)),
+        *(
+            address_flow
+            for service in tap.services()
+            for address_flow in _port_flows(guest, tap, service)
+        ),
     )
 
 
@@ -191,8 +195,8 @@ def usable_next_hops(
         the address of a next hop only loses its own flow.
     :param service: IPv4 address of the service for guests.
     """
-    own = {service, *(str(one.ip) for one in addresses)}
-    return tuple(hop for hop in hops if hop.ip not in own)
+    unusable = {service, *(str(address.ip) for address in addresses)}
+    return tuple(hop for hop in hops if hop.ip not in unusable)
 
 
 def _port_flows(guest: ServedEndpoint, tap: Tap, service: Service) -> Iterator[Flow]:
@@ -255,13 +259,15 @@ def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: 
     come from the address that the guest has asked.
     """
     family = family_of(address.ip.version)
-    asked = {family.destination: str(address.service)} if address.service is not None else {}
+    service_match = (
+        {family.destination: str(address.service)} if address.service is not None else {}
+    )
     match = {
         **frames_of(endpoint),
         "eth_src": address.mac,
         **family.tcp,
         family.source: str(address.ip),
-        **asked,
+        **service_match,
     }
     if endpoint.vid:
         # Another program may have used the register before.
@@ -310,14 +316,14 @@ def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> 
     label = tap.keys.label(slot)
     if label is not None:
         return _behind_the_patch(endpoint, address, label, tap=tap, family=service.family)
-    family, asked = service.family, str(address.service or tap.guest_ip)
+    family, service_ip = service.family, str(address.service or tap.guest_ip)
     actions: list[Action] = [
         SetField("eth_dst", address.mac),
         SetField(family.destination, str(address.ip)),
         SetField("tcp_src", METADATA_PORT),
     ]
-    if service.ip != asked:
-        actions.append(SetField(family.source, asked))
+    if service.ip != service_ip:
+        actions.append(SetField(family.source, service_ip))
     return flow(
         Purpose.REPLY,
         {
@@ -466,29 +472,29 @@ def _source_table() -> tuple[Flow, ...]:
 def source_checks(endpoint: Endpoint, binding: Binding) -> Iterator[Flow]:
     """Return the flows that pass a container's frames, and then the one that leads to them."""
     frames = {**frames_of(endpoint), "eth_src": binding.mac}
-    own, mine = str(binding.ip), (interface_id(binding.mac), _INTERFACE_ID)
+    address, interface = str(binding.ip), (interface_id(binding.mac), _INTERFACE_ID)
     arp: dict[str, Value] = {"eth_type": ETH_ARP, "arp_sha": binding.mac}
     unspecified: dict[str, Value] = {"ipv6_src": _NONE6}
     solicitation = {**_icmpv6(ND_SOLICITATION), **unspecified, "icmpv6_code": 0}
     matches: tuple[dict[str, Value], ...] = (
-        {**arp, "arp_spa": own},
+        {**arp, "arp_spa": address},
         # A probe, by which a host looks for others with its address (RFC 5227, 2.1.1).
-        {**arp, "arp_op": ARP_REQUEST, "arp_spa": _NONE, "arp_tpa": own},
-        {"eth_type": ETH_IP, "ipv4_src": own},
+        {**arp, "arp_op": ARP_REQUEST, "arp_spa": _NONE, "arp_tpa": address},
+        {"eth_type": ETH_IP, "ipv4_src": address},
         # The same over IPv6 (RFC 4862, 5.4.2), and the report of groups before it (RFC 3590).
-        {**solicitation, "ipv6_nd_target": mine},
+        {**solicitation, "ipv6_nd_target": interface},
         {**_icmpv6(_MLD_REPORT), **unspecified},
         {
             **_icmpv6(ND_ADVERTISEMENT),
             "icmpv6_code": 0,
-            "ipv6_src": mine,
-            "ipv6_nd_target": mine,
+            "ipv6_src": interface,
+            "ipv6_nd_target": interface,
         },
     )
     for match in matches:
         yield flow(Purpose.SOURCE_OWN, {**frames, **match}, actions=_PASS)
     yield flow(
-        Purpose.SOURCE_OWN6, {**frames, "eth_type": ETH_IPV6, "ipv6_src": mine}, actions=_PASS
+        Purpose.SOURCE_OWN6, {**frames, "eth_type": ETH_IPV6, "ipv6_src": interface}, actions=_PASS
     )
     # Tagged frames as well: no container sends them.
     unchecked = {"in_port": endpoint.ofport, Register.CHECKED: 0}

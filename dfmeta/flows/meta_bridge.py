@@ -133,10 +133,10 @@ def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iter
 def guest_flows(guest: ServedEndpoint, tap: MetaTap) -> tuple[Flow, ...]:
     """Return the flows of all addresses of a guest."""
     return tuple(
-        one
+        address_flow
         for slot, address in sorted(guest.addresses.items())
         if address.service is None or str(address.service) in tap.guest_ip6
-        for one in address_flows(guest.endpoint, address, slot=slot, tap=tap)
+        for address_flow in address_flows(guest.endpoint, address, slot=slot, tap=tap)
     )
 
 

@@ -76,7 +76,7 @@ def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
         case Purpose.META_REPLY:
             key = flow.field(family.destination)
         case Purpose.KEY_ARP | Purpose.KEY_ND | Purpose.META_KEY_ARP | Purpose.META_KEY_ND:
-            key = flow.field(family.asked)
+            key = flow.field(family.target)
         case Purpose.ADDRESS:
             label, key = _mac(_set(flow, "eth_src")), _set(flow, family.source)
         case Purpose.META_SOURCE:
@@ -113,10 +113,10 @@ def _labelled(label: str, keys: Keys, family: Family) -> tuple[Endpoint | None, 
 
     The label of a slot of the other version of IP has none.
     """
-    found = keys.labelled(label)
-    if found is None:
+    owner_and_slot = keys.labelled(label)
+    if owner_and_slot is None:
         return None, None, ""
-    endpoint, slot = found
+    endpoint, slot = owner_and_slot
     key = keys.key_of(endpoint or Endpoint(0), slot)
     return (endpoint, slot, str(key)) if key.version == family.version else (None, None, "")
 
@@ -133,14 +133,14 @@ def read_service(flow: Flow) -> str:
     """
     family = family_of(version_of(flow) or 4)
     if flow.purpose in (Purpose.REPLY, Purpose.META_REPLY):
-        found = _ip(_set(flow, family.source))
+        address = _ip(_set(flow, family.source))
     elif flow.purpose in (Purpose.GUEST_ARP, Purpose.GUEST_ND, Purpose.SERVICE_ND):
-        found = _ip(flow.field(family.asked))
+        address = _ip(flow.field(family.target))
     elif flow.purpose in _TO_SERVICE:
-        found = _ip(flow.field(family.destination))
+        address = _ip(flow.field(family.destination))
     else:
-        found = None
-    return str(found) if found is not None else ""
+        address = None
+    return str(address) if address is not None else ""
 
 
 def read_next_hop(flow: Flow) -> NextHop | None:
@@ -171,7 +171,11 @@ def _parsed(key: str, keys: Keys, *, labelled: bool = False) -> tuple[Endpoint |
 
 def _set(flow: Flow, field: str) -> int | str | None:
     """Return the value that the flow sets *field* to; None if it does not, or more than once."""
-    values = [one.value for one in flow.actions if isinstance(one, SetField) and one.field == field]
+    values = [
+        action.value
+        for action in flow.actions
+        if isinstance(action, SetField) and action.field == field
+    ]
     return values[0] if len(values) == 1 else None
 
 

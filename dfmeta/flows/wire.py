@@ -107,11 +107,11 @@ class Wire:
             _match(dict(flow.match)),
         )
 
-    def remove_found(self, found: DumpedFlow) -> Any:
+    def remove_found(self, dumped: DumpedFlow) -> Any:
         """Return a message that deletes exactly the flow that a dump contained."""
-        match = found.match.stats().match if isinstance(found.match, Entry) else found.match
+        match = dumped.match.stats().match if isinstance(dumped.match, Entry) else dumped.match
         match = _match(dict(_fields(match)))
-        return self._delete_strict(found.table, found.priority, match)
+        return self._delete_strict(dumped.table, dumped.priority, match)
 
     def remove_all(self) -> Any:
         """Return a message that deletes all flows of ours, in all tables."""
@@ -190,7 +190,7 @@ class Wire:
             self.datapath,
             buffer_id=ofp.OFP_NO_BUFFER,
             in_port=ofport,
-            actions=[_action(one, self._classification) for one in actions],
+            actions=[_action(action, self._classification) for action in actions],
             data=frame,
         )
 
@@ -280,7 +280,7 @@ class Wire:
     def _instructions(self, flow: Flow) -> list[Any]:
         instructions: list[Any] = []
         if flow.actions:
-            actions = [_action(one, self._classification) for one in flow.actions]
+            actions = [_action(action, self._classification) for action in flow.actions]
             instructions.append(ofp_parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, actions))
         if flow.goto is not None:
             instructions.append(ofp_parser.OFPInstructionGotoTable(self.layout.number(flow.goto)))

@@ -438,7 +438,9 @@ class HostWideAllocator(SlotAllocator):
     def _compare(self, holder: _Holder) -> None:
         """Note whether OVSDB has the first numbers of a port."""
         ids = self._ids(holder)
-        if any(mine not in ("", other) for mine, other in zip(ids, holder.port.meta, strict=True)):
+        if any(
+            wanted not in ("", other) for wanted, other in zip(ids, holder.port.meta, strict=True)
+        ):
             self._unwritten[holder.port.id] = ids
         else:
             self._unwritten.pop(holder.port.id, None)
@@ -481,8 +483,10 @@ class HostWideAllocator(SlotAllocator):
     def _barred(self, version: int) -> frozenset[int]:
         """Return the numbers whose keys are addresses of the host itself."""
         numbers = self._pools[version].numbers
-        own = map(self._keys.number_of, self._host_addresses())
-        return frozenset(number for number in own if number is not None and number in numbers)
+        host_numbers = map(self._keys.number_of, self._host_addresses())
+        return frozenset(
+            number for number in host_numbers if number is not None and number in numbers
+        )
 
 
 def allocator_of(

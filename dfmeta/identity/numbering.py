@@ -20,7 +20,7 @@ WIRE_NAME_MAX = 15
 """Bytes of a device's name that OpenFlow has room for (OFP_MAX_PORT_NAME_LEN, 1.3.5, 7.2.1)."""
 
 
-class Device(NamedTuple):
+class SwitchDevice(NamedTuple):
     """A device as OpenFlow describes it (OpenFlow 1.3.5, 7.2.1)."""
 
     name: bytes
@@ -39,12 +39,12 @@ class Numbering:
 
     def __init__(self, ask: Callable[[], int]) -> None:
         self._ask = ask
-        self._devices: dict[int, Device] = {}
+        self._devices: dict[int, SwitchDevice] = {}
         self._doubts: dict[int, int] = {}
         """OpenFlow number → echo request that OVSDB has to answer."""
         self._answered = 0
 
-    def put(self, ofport: int, device: Device | None) -> bool:
+    def put(self, ofport: int, device: SwitchDevice | None) -> bool:
         """Store the device that has the number now; None: no device. Return whether it changed."""
         before = self._devices.get(ofport)
         if before == device:
@@ -57,7 +57,7 @@ class Numbering:
         return True
 
     def put_all(
-        self, devices: Mapping[int, Device], *, gap: bool, patches: Collection[int] = ()
+        self, devices: Mapping[int, SwitchDevice], *, gap: bool, patches: Collection[int] = ()
     ) -> dict[int, bool]:
         """Store the devices of all numbers.
 
@@ -83,7 +83,7 @@ class Numbering:
         :return: numbers that are no longer in doubt.
         """
         self._answered = max(self._answered, question)
-        certain = [n for n, asked in self._doubts.items() if asked <= self._answered]
+        certain = [n for n, echo in self._doubts.items() if echo <= self._answered]
         for ofport in certain:
             del self._doubts[ofport]
         return certain

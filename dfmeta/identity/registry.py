@@ -27,7 +27,7 @@ from ipaddress import IPv4Address, IPv6Address
 from dfmeta.errors import KeyRangeError
 from dfmeta.identity.host_wide_allocator import allocator_of
 from dfmeta.identity.key import IN_PORT, Keys
-from dfmeta.identity.numbering import Device, Numbering, OfportClaims
+from dfmeta.identity.numbering import Numbering, OfportClaims, SwitchDevice
 from dfmeta.identity.slot_allocator import REST as REST
 from dfmeta.identity.slot_allocator import Addresses, SlotAllocator
 from dfmeta.identity.slots import EXPECTED, Guest, Learned, Slot, SynHoldTimes
@@ -46,7 +46,7 @@ from dfmeta.model import (
 from dfmeta.runtime import clock
 
 
-class Phase(enum.IntEnum):
+class NotifyPhase(enum.IntEnum):
     """Order in which subscribers are notified of a change, independent of the subscription order.
 
     When the guest of a port has changed, the switch first blocks packets of the previous guest, and
@@ -95,8 +95,8 @@ class Registry:
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
         self._waits = SynHoldTimes()
-        self._listeners: dict[Phase, list[Callable[[Endpoint], None]]] = {
-            phase: [] for phase in Phase
+        self._listeners: dict[NotifyPhase, list[Callable[[Endpoint], None]]] = {
+            phase: [] for phase in NotifyPhase
         }
         self._watchers: list[Callable[[Endpoint], None]] = []
         self._certain_listeners: list[Callable[[Endpoint], None]] = []
@@ -108,7 +108,7 @@ class Registry:
         self._watchers.append(watcher)
 
     def subscribe(
-        self, listener: Callable[[Endpoint], None], phase: Phase = Phase.CONNECTIONS
+        self, listener: Callable[[Endpoint], None], phase: NotifyPhase = NotifyPhase.CONNECTIONS
     ) -> None:
         """Call *listener* with each endpoint after its guest has changed."""
         self._listeners[phase].append(listener)
@@ -189,7 +189,7 @@ class Registry:
 
     # Numbers, as reported by the switch
 
-    def set_devices(self, devices: Mapping[int, Device], *, gap: bool) -> None:
+    def set_devices(self, devices: Mapping[int, SwitchDevice], *, gap: bool) -> None:
         """Store all devices of the switch by their numbers.
 
         :param gap: earlier changes may have been missed; see :meth:`Numbering.put_all`.
@@ -204,7 +204,7 @@ class Registry:
             if replaced and ofport in devices:
                 self._tell_replaced(ofport)
 
-    def set_device(self, ofport: int, device: Device | None) -> None:
+    def set_device(self, ofport: int, device: SwitchDevice | None) -> None:
         """Store the device that has the number now; None: no device.
 
         A guest with that number starts again: the other device may belong to another guest.
@@ -229,8 +229,8 @@ class Registry:
 
     def doubted(self) -> list[Port]:
         """Return the ports that are not served because OVSDB has not yet confirmed their number."""
-        found = map(self.port_at, self._claims.with_number(*self._numbering.doubted()))
-        return [port for port in found if port is not None]
+        ports = map(self.port_at, self._claims.with_number(*self._numbering.doubted()))
+        return [port for port in ports if port is not None]
 
     def misnamed(self) -> list[tuple[Port, bytes]]:
         """Return the ports that are not served because the switch reports another device at their
@@ -288,10 +288,10 @@ class Registry:
         if guest is None or not guest.admits(address) or not self.certain(endpoint):
             return None
         self.allocator.settle()
-        for known, slot in guest.slots.items():
+        for taken, slot in guest.slots.items():
             if slot.address == address:
                 slot.last_used = now
-                return Learned(known, new=False, epoch=slot.epoch)
+                return Learned(taken, new=False, epoch=slot.epoch)
         displaced = None
         number = self.allocator.pick(guest, address.ip.version)
         if number is None:
@@ -349,8 +349,8 @@ class Registry:
         guest = self._guests.get(endpoint)
         slots = guest.slots if guest is not None else {}
         taken = number in slots or any(slot.address == address for slot in slots.values())
-        known = guest is not None and guest.admits(address) and not taken
-        if guest is None or not known or not self.allocator.may_adopt(guest, number, address):
+        is_free = guest is not None and guest.admits(address) and not taken
+        if guest is None or not is_free or not self.allocator.may_adopt(guest, number, address):
             return False
         self.touch(endpoint)
         guest.slots[number] = Slot(address, next(self._epochs), now)
@@ -556,7 +556,7 @@ class Registry:
             self._show(guest.endpoint)
             guest.identity = port.identify(guest.identity.incarnation)
         if (guest.next_hops, guest.port.binding) != before:
-            self._tell({guest.endpoint}, Phase.FLOWS)
+            self._tell({guest.endpoint}, NotifyPhase.FLOWS)
 
     def _take_away(self, taken: Iterable[tuple[Guest, int]]) -> set[Endpoint]:
         """Take numbers from guests, and return the endpoints of these guests."""
@@ -574,9 +574,9 @@ class Registry:
         for port_id, listener in itertools.product(ports, self._replaced_listeners):
             listener(port_id)
 
-    def _tell(self, endpoints: Collection[Endpoint], *phases: Phase) -> None:
+    def _tell(self, endpoints: Collection[Endpoint], *phases: NotifyPhase) -> None:
         """Call the listeners of *phases*; without any, those of all phases."""
-        listeners = [one for phase in phases or Phase for one in self._listeners[phase]]
+        listeners = [each for phase in phases or NotifyPhase for each in self._listeners[phase]]
         for endpoint, listener in itertools.product(endpoints, listeners):
             listener(endpoint)
 

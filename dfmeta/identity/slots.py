@@ -91,9 +91,9 @@ class Guest:
         """Return the least recently used of the slots *numbers* without an open or an expected
         connection; None if there is none."""
         idle = [
-            (one.last_used, number)
-            for number, one in self.slots.items()
-            if number in numbers and one.idle(now)
+            (slot.last_used, number)
+            for number, slot in self.slots.items()
+            if number in numbers and slot.idle(now)
         ]
         return min(idle)[1] if idle else None
 
@@ -182,16 +182,16 @@ class GuestCounts:
 
     def add(self, caller: Caller, incarnation: int, count: int = 1) -> None:
         """Add *count* to the counter of that guest."""
-        known, before = self._counts.get(caller, (incarnation, 0))
-        self._counts[caller] = incarnation, count + (before if known == incarnation else 0)
+        counted, before = self._counts.get(caller, (incarnation, 0))
+        self._counts[caller] = incarnation, count + (before if counted == incarnation else 0)
         self._counts.move_to_end(caller)
         if len(self._counts) > self._most:
             self._counts.popitem(last=False)
 
     def of(self, caller: Caller, incarnation: int) -> int:
         """Return the count of that guest."""
-        known, count = self._counts.get(caller, (incarnation, 0))
-        return count if known == incarnation else 0
+        counted, count = self._counts.get(caller, (incarnation, 0))
+        return count if counted == incarnation else 0
 
     # Between a worker and the daemon
 
@@ -200,13 +200,13 @@ class GuestCounts:
         taken, self._counts = self._counts, OrderedDict()
         return [[*caller, *counted] for caller, counted in taken.items()]
 
-    def merge(self, told: Iterable[Any], current: Callable[[Endpoint], int | None]) -> None:
+    def merge(self, counts: Iterable[Any], current: Callable[[Endpoint], int | None]) -> None:
         """Add the counts that a worker returned from :meth:`take`.
 
         :param current: returns the incarnation of the endpoint's present guest; counts of another
             incarnation are dropped.
         """
-        for ofport, vid, incarnation, count in told:
+        for ofport, vid, incarnation, count in counts:
             endpoint = Endpoint(ofport, vid)
             if current(endpoint) == incarnation:
                 self.add(endpoint, incarnation, count)

@@ -17,7 +17,7 @@ from dfmeta.errors import (
 )
 from dfmeta.http.connection import message_of
 from dfmeta.http.exchange import Abandoned, Exchange
-from dfmeta.identity.numbering import Device
+from dfmeta.identity.numbering import SwitchDevice
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy.application import Application, Settings
@@ -334,7 +334,7 @@ class Doubtful(World):
         assert not self.asking.dead
 
     def doubt(self) -> None:
-        self.registry.set_devices({HERE.ofport: Device(b"tap1")}, gap=True)
+        self.registry.set_devices({HERE.ofport: SwitchDevice(b"tap1")}, gap=True)
 
 
 @pytest.mark.parametrize("moment", ["news", "body", "turn", "answer"])

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dfmeta.identity.host_wide_allocator import HostWideAllocator
 from dfmeta.identity.key import IN_PORT, PREFIX6, SLOTS, SLOTS6, Keys, MetaKeys
-from dfmeta.identity.numbering import Device
+from dfmeta.identity.numbering import SwitchDevice
 from dfmeta.identity.registry import REST, Claim, Registry
 from dfmeta.model import Endpoint, GuestAddress, PortId
 from dfmeta.proxy.claims import Mirror, tell
@@ -119,7 +119,7 @@ def test_news_in_the_pipe_count_before_an_answer(world: World) -> None:
     assert mirror.certain(HERE)
     world.learn("10.0.0.6")
     assert (mirror.holds(claim), world.gone) == (True, [])
-    world.registry.set_devices({13: Device(b"tap1")}, gap=True)
+    world.registry.set_devices({13: SwitchDevice(b"tap1")}, gap=True)
     assert (mirror.holds(claim), mirror.certain(HERE), world.gone) == (False, False, [])
     world.registry.answered(world.asked)
     assert (mirror.holds(claim), mirror.certain(HERE), world.gone) == (True, True, [])
@@ -188,13 +188,16 @@ class Following(RuleBasedStateMachine):
     def learn(self, ofport: int, ip: int) -> None:
         self.world.registry.learn(Endpoint(ofport), address(ip=f"10.0.0.{ip}"), 0)
 
-    @rule(ofport=st.integers(1, 3), device=st.sampled_from([None, Device(b"a"), Device(b"b")]))
-    def give(self, ofport: int, device: Device | None) -> None:
+    @rule(
+        ofport=st.integers(1, 3),
+        device=st.sampled_from([None, SwitchDevice(b"a"), SwitchDevice(b"b")]),
+    )
+    def give(self, ofport: int, device: SwitchDevice | None) -> None:
         self.world.registry.set_device(ofport, device)
 
     @rule()
     def list_anew(self) -> None:
-        self.world.registry.set_devices({1: Device(b"a")}, gap=True)
+        self.world.registry.set_devices({1: SwitchDevice(b"a")}, gap=True)
 
     @rule()
     def answer(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from dfmeta.apps.counters import Arrivals, Reading
+from dfmeta.apps.counters import Arrivals, SynReading
 from dfmeta.apps.floods import INTERVAL, Floods
 from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
 from dfmeta.model import Endpoint
@@ -26,7 +26,7 @@ class Line:
         self._purpose, self._rates = purpose, rates
         self._counters, self.passed = Counter[Endpoint](), Counter[Endpoint]()
         self._dropping: frozenset[Endpoint] = frozenset()
-        self._last = Reading({}, 0.0)
+        self._last = SynReading({}, 0.0)
         self.now = 0.0
         arrivals: Any = self
         self.floods = Floods(cast("Arrivals", arrivals), apply=self._apply, clock=lambda: self.now)
@@ -53,9 +53,9 @@ class Line:
         drops = self._purpose in self.floods.of(endpoint)
         self._dropping = self._dropping | {endpoint} if drops else self._dropping - {endpoint}
 
-    def surge(self, rate: float) -> tuple[Reading, Reading]:
+    def surge(self, rate: float) -> tuple[SynReading, SynReading]:
         """Read all counters, as :meth:`Arrivals.surge` does in a surge."""
-        before, self._last = self._last, Reading(dict(self._counters), self.now)
+        before, self._last = self._last, SynReading(dict(self._counters), self.now)
         if self._purpose is Purpose.SYN:
             return self._last, self._last
         return before, self._last

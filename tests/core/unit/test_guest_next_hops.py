@@ -17,7 +17,7 @@ from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose
 from dfmeta.flows.reading import FOUND, read_address, read_next_hop, read_service
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.key import IN_PORT
-from dfmeta.identity.registry import Phase, Registry
+from dfmeta.identity.registry import NotifyPhase, Registry
 from dfmeta.model import Endpoint, NextHop, Port
 from dfmeta.wiring.identity import make_identities
 from tests.core.unit.support import (
@@ -108,8 +108,8 @@ def test_a_change_tells_the_flows_alone_and_the_guest_stays() -> None:
     claim = claim_of(registry, HERE)
     flows: list[Endpoint] = []
     closed: list[Endpoint] = []
-    registry.subscribe(flows.append, Phase.FLOWS)
-    registry.subscribe(closed.append, Phase.CONNECTIONS)
+    registry.subscribe(flows.append, NotifyPhase.FLOWS)
+    registry.subscribe(closed.append, NotifyPhase.CONNECTIONS)
     registry.set_port(replace(port(), next_hops=(HOP,)))
     assert hops(registry) == (HOP,)
     registry.set_port(replace(port(), next_hops=(HOP,), next_hop_faults=("x",)))

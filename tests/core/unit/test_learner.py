@@ -7,7 +7,7 @@ import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.learner import HELD_IN_ALL, SETTLE, Held, Holds
+from dfmeta.apps.learner import HELD_IN_ALL, SETTLE, HeldSyn, Holds
 from dfmeta.identity.key import IN_PORT, SLOT6
 from dfmeta.identity.slots import EXPECTED
 from dfmeta.model import Endpoint, PortId
@@ -29,8 +29,8 @@ HERE = Endpoint(13)
 
 def held(
     number: int = 0, *, endpoint: Endpoint = HERE, since: float = 0.0, frame: bytes = b""
-) -> Held:
-    return Held(endpoint, parse_syn(syn(source_port=number)), frame, since)
+) -> HeldSyn:
+    return HeldSyn(endpoint, parse_syn(syn(source_port=number)), frame, since)
 
 
 def ports_of(holds: Holds, endpoint: Endpoint = HERE) -> list[int]:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dfmeta.identity.key import IN_PORT, SLOT6, SLOTS, SLOTS6
-from dfmeta.identity.numbering import Device
-from dfmeta.identity.registry import REST, Claim, Phase, Registry
+from dfmeta.identity.numbering import SwitchDevice
+from dfmeta.identity.registry import REST, Claim, NotifyPhase, Registry
 from dfmeta.identity.slots import DISPLACED_AT_ONCE, DISPLACED_PER_SECOND, EXPECTED, KEPT, Learned
 from dfmeta.model import Endpoint, GuestAddress, Port, PortId, PortKind, PortState
 from tests.core.unit.support import (
@@ -71,7 +71,10 @@ def registry(clock: Clock) -> Registry:
 
 VIDS = st.sampled_from([0, 0, 0, 5])
 PLACES = st.builds(Endpoint, st.sampled_from([1, 2, 3]), VIDS)
-DEVICES = [*(Device(name) for name in (b"a", b"b", b"c", b"x")), Device(b"a", GUEST_MAC)]
+DEVICES = [
+    *(SwitchDevice(name) for name in (b"a", b"b", b"c", b"x")),
+    SwitchDevice(b"a", GUEST_MAC),
+]
 
 
 class Ports(RuleBasedStateMachine):
@@ -87,7 +90,7 @@ class Ports(RuleBasedStateMachine):
         self.registry.subscribe(self.told.append)
         self.resting: dict[tuple[Endpoint, int], float] = {}
         self.rows: dict[PortId, Port] = {}
-        self.devices: dict[int, Device] = {}
+        self.devices: dict[int, SwitchDevice] = {}
         self.addresses: dict[tuple[Endpoint, int], GuestAddress] = {}
         self.unverified: list[tuple[Claim, Port]] = []
         self.broken: list[Claim] = []
@@ -150,7 +153,7 @@ class Ports(RuleBasedStateMachine):
         return self.asked
 
     @rule(ofport=st.sampled_from([1, 2, 3]), device=st.sampled_from([*DEVICES, None]))
-    def name(self, ofport: int, device: Device | None) -> None:
+    def name(self, ofport: int, device: SwitchDevice | None) -> None:
         if self.devices.get(ofport) != device:
             self.doubted.add(ofport)
         if device is None:
@@ -163,7 +166,7 @@ class Ports(RuleBasedStateMachine):
         devices=st.dictionaries(st.sampled_from([1, 2, 3]), st.sampled_from(DEVICES)),
         gap=st.booleans(),
     )
-    def name_all(self, devices: dict[int, Device], gap: bool) -> None:
+    def name_all(self, devices: dict[int, SwitchDevice], gap: bool) -> None:
         both = devices.keys() | self.devices.keys()
         changed = {n for n in both if devices.get(n) != self.devices.get(n)}
         self.doubted |= both if gap else changed
@@ -441,34 +444,34 @@ def test_of_two_rows_with_one_number_the_later_is_served(registry: Registry) -> 
 def test_flows_follow_a_change_before_connections_end_whichever_subscribed_first(
     registry: Registry,
 ) -> None:
-    heard: list[Phase] = []
-    registry.subscribe(lambda _endpoint: heard.append(Phase.CONNECTIONS))
-    registry.subscribe(lambda _endpoint: heard.append(Phase.FLOWS), Phase.FLOWS)
+    heard: list[NotifyPhase] = []
+    registry.subscribe(lambda _endpoint: heard.append(NotifyPhase.CONNECTIONS))
+    registry.subscribe(lambda _endpoint: heard.append(NotifyPhase.FLOWS), NotifyPhase.FLOWS)
     registry.remove_port(PortId("row-of-tap1"))
-    assert heard == [Phase.FLOWS, Phase.CONNECTIONS]
+    assert heard == [NotifyPhase.FLOWS, NotifyPhase.CONNECTIONS]
 
 
 def test_patch_port_with_another_mac_is_the_same_after_a_start_of_the_switch() -> None:
     for patch, name, gap in itertools.product((True, False), (b"tap1", b"tap2"), (True, False)):
         registry = Registry()
         registry.set_port(replace(port(), patch=patch))
-        registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=True)
+        registry.set_devices({13: SwitchDevice(b"tap1", GUEST_MAC)}, gap=True)
         learned(registry, 0)
         claim = claimed(registry)
         changed: list[Endpoint] = []
         registry.subscribe(changed.append)
-        registry.set_devices({13: Device(name, "02:00:00:00:00:01")}, gap=gap)
+        registry.set_devices({13: SwitchDevice(name, "02:00:00:00:00:01")}, gap=gap)
         same = patch and gap and name == b"tap1"
         assert (changed == []) == same, (patch, name, gap)
         assert (registry.current(claim) is not None) == same, (patch, name, gap)
 
 
 def test_a_number_that_a_tap_claims_as_well_is_not_a_patch_ports(registry: Registry) -> None:
-    registry.set_devices({13: Device(b"tap1", GUEST_MAC)}, gap=True)
+    registry.set_devices({13: SwitchDevice(b"tap1", GUEST_MAC)}, gap=True)
     registry.set_port(replace(port(), row="another", patch=True))
     learned(registry, 0)
     claim = claimed(registry)
-    registry.set_devices({13: Device(b"tap1", "02:00:00:00:00:01")}, gap=True)
+    registry.set_devices({13: SwitchDevice(b"tap1", "02:00:00:00:00:01")}, gap=True)
     assert registry.current(claim) is None
 
 
@@ -488,17 +491,17 @@ def test_a_device_under_a_number_is_that_of_all_its_ports(behind: Port) -> None:
     registry.set_port(port())
     registry.set_port(behind)
     there = Endpoint(13, 100)
-    registry.set_devices({13: Device(b"tap1")}, gap=True)
+    registry.set_devices({13: SwitchDevice(b"tap1")}, gap=True)
     registry.answered(len(asked))
     assert set(certain) == {HERE, there}
     learned(registry, 0, at=there)
     claim = claimed(registry, at=there)
-    registry.set_device(13, Device(b"tap1", GUEST_MAC))
+    registry.set_device(13, SwitchDevice(b"tap1", GUEST_MAC))
     assert ids == [port().id, behind.id]
     assert {one.id for one in registry.doubted()} == {port().id, behind.id}
     registry.answered(len(asked))
     assert not registry.holds(claim), "another device may be another guest's"
-    registry.set_device(13, Device(b"tap2"))
+    registry.set_device(13, SwitchDevice(b"tap2"))
     assert {one.id for one, _name in registry.misnamed()} == {port().id, behind.id}
     assert registry.endpoints() == []
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dfmeta.identity.host_wide_allocator import HostWideAllocator
 from dfmeta.identity.key import PREFIX6, MetaKeys
-from dfmeta.identity.registry import REST, Claim, Phase, Registry
+from dfmeta.identity.registry import REST, Claim, NotifyPhase, Registry
 from dfmeta.model import Endpoint, GuestAddress, Identity, MetaIds, Port
 from dfmeta.runtime.saved_state import Holder
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, address6, first_numbers, port
@@ -73,7 +73,7 @@ class Ports(RuleBasedStateMachine):
         self.keys = MetaKeys(self.cidr, PREFIX6, "fa:16:ee:00:00:00")
         allocator = HostWideAllocator(self.keys, lambda: HOST, self.clock)
         self.registry = Registry(clock=self.clock, allocator=allocator)
-        self.registry.subscribe(self.apply, Phase.FLOWS)
+        self.registry.subscribe(self.apply, NotifyPhase.FLOWS)
         self.firsts: dict[str, MetaIds] = {}
         self.claims: list[tuple[Claim, Port]] = []
         self.open: list[Claim] = []

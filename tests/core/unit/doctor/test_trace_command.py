@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dfmeta.apps.switch_facts import Reading
+from dfmeta.apps.switch_facts import BridgeFlows
 from dfmeta.apps.switch_ports import PortBits
 from dfmeta.cli import trace_command
 from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
@@ -233,7 +233,7 @@ def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
             for one in flows
             if one.purpose is not without
         )
-        reading = Reading(ours, None)
+        reading = BridgeFlows(ours, None)
         monkeypatch.setattr(trace_command, "read_flows", lambda *_args, found=reading: found)
         (port,), ip6 = trace_command._without_daemon(WANTED, snapshot)
         assert (port.addresses, ip6) == (PORT6.addresses, services)

@@ -15,7 +15,7 @@ from eventlet.event import Event
 
 from dfmeta import metrics
 from dfmeta.http.limits import Limits
-from dfmeta.identity.numbering import Device
+from dfmeta.identity.numbering import SwitchDevice
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Endpoint
@@ -31,7 +31,7 @@ from tests.core.unit.haproxy.support import FOUR, OTHER, SIX, FakeProcess
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, let_hub_run, port
 
 GUEST = Endpoint(13)
-DEVICES = {13: Device(b"tap1")}
+DEVICES = {13: SwitchDevice(b"tap1")}
 CHECKS = 31
 """Seconds within which the map is compared, and Nova's names are resolved."""
 
