@@ -17,7 +17,7 @@ link-layer address has no option that could become the target's; the controller 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
@@ -55,18 +55,13 @@ UNSPECIFIED = "::"
 _SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))
 _LOW_BITS = 0xFFFFFF
 _MAC_BITS = 48
+_IPV4_BITS = 32
 _IPV6_BITS = 128
 
 
 def solicited_node(target: IPv6Address) -> IPv6Address:
     """Return the multicast address of solicitations for *target* (RFC 4291, 2.7.1)."""
     return IPv6Address(_SOLICITED_NODE | int(target) & _LOW_BITS)
-
-
-def nd_guest_request(endpoint: Endpoint, _mac: str, ip: str) -> Flow:
-    """Send a solicitation for *ip* from the guest at *endpoint* to the service table."""
-    match = {**frames_of(endpoint), **icmpv6_message(ND_SOLICITATION), "ipv6_nd_target": ip}
-    return flow(Purpose.GUEST_ND, match, goto=Stage.SERVICE)
 
 
 def bare_request(endpoint: Endpoint, *, floods: bool = False) -> Flow:
@@ -94,19 +89,9 @@ def neighbour_discovery(mac: str, ips: tuple[str, ...]) -> tuple[Flow, ...]:
             actions=ADVERTISE,
             goto=Stage.ND,
         ),
-        *(_target(Purpose.SERVICE_ND, ip, mac) for ip in ips),
+        *(flow(Purpose.SERVICE_ND, nd_advertisement(ip), actions=nd_reply(ip, mac)) for ip in ips),
         flow(Purpose.ND_DROP, {}),
     )
-
-
-def nd_key_request(key: str, mac: str) -> Flow:
-    """Answer the host's solicitation for *key* with the guest's *mac*; see
-    :func:`neighbour_discovery`.
-
-    Only frames from tap-metadata have a key as their target here: classification sends guests'
-    solicitations for the service's addresses only.
-    """
-    return _target(Purpose.KEY_ND, key, mac)
 
 
 ADVERTISE = (
@@ -134,10 +119,6 @@ def nd_advertisement(ip: str) -> Mapping[str, Value]:
     return {**icmpv6_message(ND_ADVERTISEMENT), "ipv6_nd_target": ip}
 
 
-def _target(purpose: Purpose, ip: str, mac: str) -> Flow:
-    return flow(purpose, nd_advertisement(ip), actions=nd_reply(ip, mac))
-
-
 def nd_reply(ip: str, mac: str) -> tuple[Action, ...]:
     """Return actions that complete the advertisement "*ip* is at *mac*", and send it back."""
     return (
@@ -148,20 +129,6 @@ def nd_reply(ip: str, mac: str) -> tuple[Action, ...]:
         SetField("ipv6_nd_tll", mac),
         Output(PORT_IN_PORT),
     )
-
-
-_MAC_BITS = 48
-_IPV4_BITS = 32
-
-
-def arp_guest_request(endpoint: Endpoint, mac: str, ip: str) -> Flow:
-    """Answer a request for *ip* from the guest at *endpoint* with *mac*.
-
-    The classification flows do not match on the MAC, but the guest's network stack needs one
-    (specification, "Proposed Change").
-    """
-    match = {**frames_of(endpoint), **arp_request(ip)}
-    return flow(Purpose.GUEST_ARP, match, actions=arp_reply(mac, ip))
 
 
 def next_hop_request(endpoint: Endpoint, mac: str, ip: str) -> Flow:
@@ -189,16 +156,6 @@ def senders_of(ip: str) -> tuple[str, str]:
     bits = number >> first << first
     mask = (1 << _IPV4_BITS) - (1 << first)
     return str(IPv4Address(bits)), str(IPv4Address(mask))
-
-
-def arp_key_request(key: str, mac: str) -> Flow:
-    """Answer the host's request for *key* with the guest's *mac*.
-
-    The flow is in the reply table, which only frames from tap-metadata reach. *mac* is under the
-    guest's control: the answer goes to tap-metadata only, and the reply flow sets its own
-    destination.
-    """
-    return flow(Purpose.KEY_ARP, arp_request(key), actions=arp_reply(mac, key))
 
 
 def arp_request(ip: str) -> Mapping[str, Value]:
@@ -237,10 +194,6 @@ class Family:
     destination: str
     target: str
     """Field with the address that a neighbour request asks for."""
-    guest_request: Callable[[Endpoint, str, str], Flow]
-    """Returns the flow for a guest's neighbour request for the service (endpoint, MAC, address)."""
-    key_request: Callable[[str, str], Flow]
-    """Returns the flow that answers the host's neighbour request for a key (key, MAC)."""
 
     @property
     def tcp(self) -> Mapping[str, Value]:
@@ -257,8 +210,6 @@ IPV4: Final = Family(
     source="ipv4_src",
     destination="ipv4_dst",
     target="arp_tpa",
-    guest_request=arp_guest_request,
-    key_request=arp_key_request,
 )
 IPV6: Final = Family(
     version=6,
@@ -269,8 +220,6 @@ IPV6: Final = Family(
     source="ipv6_src",
     destination="ipv6_dst",
     target="ipv6_nd_target",
-    guest_request=nd_guest_request,
-    key_request=nd_key_request,
 )
 FAMILIES: Final = (IPV4, IPV6)
 
@@ -278,3 +227,30 @@ FAMILIES: Final = (IPV4, IPV6)
 def family_of(version: int) -> Family:
     """Return the family of an address's ``version``, 4 or 6."""
     return IPV4 if version == 4 else IPV6
+
+
+def guest_request(endpoint: Endpoint, family: Family, mac: str, ip: str) -> Flow:
+    """Answer an ARP request for *ip* from the guest at *endpoint* with *mac*, or send a
+    solicitation to the service table.
+
+    The classification flows do not match on the MAC, but the guest's network stack needs one
+    (specification, "Proposed Change").
+    """
+    if family.arp:
+        match = {**frames_of(endpoint), **arp_request(ip)}
+        return flow(Purpose.GUEST_ARP, match, actions=arp_reply(mac, ip))
+    match = {**frames_of(endpoint), **icmpv6_message(ND_SOLICITATION), "ipv6_nd_target": ip}
+    return flow(Purpose.GUEST_ND, match, goto=Stage.SERVICE)
+
+
+def key_request(family: Family, key: str, mac: str, *, arp: Purpose, nd: Purpose) -> Flow:
+    """Answer the host's request for *key* with *mac*; see :func:`neighbour_discovery`.
+
+    Only frames from the port that leads to the proxy reach the flow. *mac* may be under the guest's
+    control: the answer goes to that port only, and the reply flow sets its own destination.
+
+    :param arp, nd: the purpose of the flow, by the way in which neighbours are found.
+    """
+    if family.arp:
+        return flow(arp, arp_request(key), actions=arp_reply(mac, key))
+    return flow(nd, nd_advertisement(key), actions=nd_reply(key, mac))

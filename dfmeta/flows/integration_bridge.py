@@ -33,6 +33,8 @@ from dfmeta.flows.family import (
     Family,
     bare_request,
     family_of,
+    guest_request,
+    key_request,
     neighbour_discovery,
     next_hop_request,
 )
@@ -206,7 +208,7 @@ def _port_flows(guest: ServedEndpoint, tap: Tap, service: Service) -> Iterator[F
     if not family.arp:
         yield bare_request(endpoint, floods=first)
     for ip in service.guest_ips:
-        yield family.guest_request(endpoint, tap.mac, ip)
+        yield guest_request(endpoint, family, tap.mac, ip)
         yield guest_fragment(endpoint, ip, family)
         yield guest_http(endpoint, ip, family)
         yield guest_syn(endpoint, ip, family, floods=Purpose.GUEST_SYN in guest.floods)
@@ -217,13 +219,15 @@ def address_flows(
 ) -> tuple[Flow, ...]:
     """Return the flows of one known address: first its return path, then its path to the proxy."""
     key = tap.keys.key_of(endpoint, slot)
-    # A second bridge answers the host's requests for keys.
-    is_near = tap.keys.label(slot) is None
-    return (
-        *((family_of(key.version).key_request(str(key), address.mac),) if is_near else ()),
+    flows = (
         reply(endpoint, address, slot=slot, tap=tap),
         known_address(endpoint, address, slot=slot, tap=tap),
     )
+    if tap.keys.label(slot) is not None:
+        # A second bridge answers the host's requests for keys.
+        return flows
+    family, mac = family_of(key.version), address.mac
+    return key_request(family, str(key), mac, arp=Purpose.KEY_ARP, nd=Purpose.KEY_ND), *flows
 
 
 def first_syn(

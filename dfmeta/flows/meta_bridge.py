@@ -19,12 +19,9 @@ from dfmeta.flows.family import (
     IPV4,
     IPV6,
     Family,
-    arp_reply,
-    arp_request,
     family_of,
     icmpv6_message,
-    nd_advertisement,
-    nd_reply,
+    key_request,
 )
 from dfmeta.flows.flow import (
     ARP_REQUEST,
@@ -148,7 +145,7 @@ def address_flows(
     key, label = str(tap.keys.key_of(endpoint, slot)), tap.keys.label(slot)
     service = str(address.service) if address.service is not None else tap.guest_ip
     return (
-        _neighbour(family, key, label),
+        key_request(family, key, label, arp=Purpose.META_KEY_ARP, nd=Purpose.META_KEY_ND),
         _reply(family, label, key, service=service, tap=tap),
         _source(family, label, key),
     )
@@ -161,12 +158,6 @@ def _source(family: Family, label: str, key: str) -> Flow:
         actions=(SetField(family.source, key),),
         goto=Stage.META_PROXY,
     )
-
-
-def _neighbour(family: Family, key: str, label: str) -> Flow:
-    if family.arp:
-        return flow(Purpose.META_KEY_ARP, arp_request(key), actions=arp_reply(label, key))
-    return flow(Purpose.META_KEY_ND, nd_advertisement(key), actions=nd_reply(key, label))
 
 
 def _reply(family: Family, label: str, key: str, *, service: str, tap: MetaTap) -> Flow:

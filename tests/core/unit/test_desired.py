@@ -6,7 +6,13 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.family import IPV4, IPV6, family_of
+from dfmeta.flows.family import (
+    IPV4,
+    IPV6,
+    family_of,
+    guest_request,
+    key_request,
+)
 from dfmeta.flows.flow import Flow, Move, Output, SetField, ToController
 from dfmeta.flows.integration_bridge import (
     ServedEndpoint,
@@ -124,10 +130,10 @@ def test_a_familys_numbers_are_the_kernels_and_its_flows_match_its_own_fields() 
         assert (family.af, family.bits, family.version) == (af, bits, version)
         assert family_of(version) is family
         ip, key = TAP6.service(version).guest_ips[0], TAP6.keys.probe_key(version)
-        request = family.guest_request(Endpoint(13), TAP6.mac, ip)
+        request = guest_request(Endpoint(13), family, TAP6.mac, ip)
         assert request.field(family.asked) == ip
         assert (request.field("in_port"), request.field("vlan_vid")) == (13, 0)
-        answer = family.key_request(key, TAP6.mac)
+        answer = key_request(family, key, TAP6.mac, arp=Purpose.KEY_ARP, nd=Purpose.KEY_ND)
         assert answer.field(family.asked) == key
         assert answer.actions[-1] == Output(PORT_IN_PORT)
         syn = guest_syn(Endpoint(13), ip, family)
