@@ -312,16 +312,19 @@ class Registry:
         :param now: the time at which its first SYN was sent on; infinity until then, while its
             flows are installed.
         """
-        guest = self._guests.get(endpoint)
-        slot = guest.slots.get(learned.slot) if guest else None
-        if slot is not None and slot.epoch == learned.epoch and not slot.connections:
+        slot = self._slot(endpoint, learned.slot, learned.epoch)
+        if slot is not None and not slot.connections:
             slot.expected_until = now + EXPECTED
 
     def has_slot(self, endpoint: Endpoint, learned: Learned) -> bool:
         """Return whether the address that was *learned* still has its slot."""
+        return self._slot(endpoint, learned.slot, learned.epoch) is not None
+
+    def _slot(self, endpoint: Endpoint, number: int, epoch: int) -> Slot | None:
+        """Return a slot, if the same address still has it."""
         guest = self._guests.get(endpoint)
-        slot = guest.slots.get(learned.slot) if guest else None
-        return slot is not None and slot.epoch == learned.epoch
+        slot = guest.slots.get(number) if guest is not None else None
+        return slot if slot is not None and slot.epoch == epoch else None
 
     def rest(self, endpoint: Endpoint | None, numbers: Iterable[int]) -> None:
         """Let slots rest, because an earlier guest of *endpoint* had them.
@@ -423,8 +426,7 @@ class Registry:
         guest = self._guests.get(claim.endpoint)
         if guest is None or guest.identity is None:
             return None
-        slot = guest.slots.get(claim.slot)
-        if slot is None or slot.epoch != claim.epoch:
+        if self._slot(claim.endpoint, claim.slot, claim.epoch) is None:
             return None
         same = guest.identity.incarnation == claim.identity.incarnation
         return guest.identity if same else None
@@ -445,9 +447,8 @@ class Registry:
         :param now: time of the change, monotonic seconds. Workers report changes late, and not in
             the order of their times.
         """
-        guest = self._guests.get(endpoint)
-        slot = guest.slots.get(number) if guest else None
-        if slot is not None and slot.epoch == epoch:
+        slot = self._slot(endpoint, number, epoch)
+        if slot is not None:
             slot.connections += change
             slot.last_used = max(slot.last_used, now)
             slot.expected_until = 0.0 if change else slot.expected_until
@@ -502,13 +503,11 @@ class Registry:
             return set()
         self._leave(guest)
         # Another row may have claimed the number earlier, and lost it to this one.
-        rightful = self._rightful(guest.endpoint)
-        if rightful is not None:
-            self._enter(rightful, guest.endpoint)
+        self._enter(self._claimant(guest.endpoint), guest.endpoint)
         return {guest.endpoint}
 
-    def _enter(self, port: Port, endpoint: Endpoint) -> set[Endpoint]:
-        if not self._numbering.agrees(port):
+    def _enter(self, port: Port | None, endpoint: Endpoint) -> set[Endpoint]:
+        if port is None or not self._numbering.agrees(port):
             return set()
         before = self._guests.get(endpoint)
         if before is not None:
@@ -517,7 +516,8 @@ class Registry:
         self.allocator.enter(guest)
         return {endpoint}
 
-    def _rightful(self, endpoint: Endpoint) -> Port | None:
+    def _claimant(self, endpoint: Endpoint) -> Port | None:
+        """Return the latest port of *endpoint* with which the switch agrees."""
         ports = map(self._ports.__getitem__, self._claims.at(endpoint))
         return next(filter(self._numbering.agrees, ports), None)
 
@@ -529,15 +529,14 @@ class Registry:
         return numbers[True] - numbers[False]
 
     def _review(self, endpoint: Endpoint, *, anew: bool) -> None:
-        guest, rightful = self._guests.get(endpoint), self._rightful(endpoint)
-        same = (guest.port.id if guest else None) == (rightful.id if rightful else None)
+        guest, claimant = self._guests.get(endpoint), self._claimant(endpoint)
+        same = (guest.port.id if guest else None) == (claimant.id if claimant else None)
         if same and (guest is None or not anew):
             return
         self.touch(endpoint)
         if guest is not None:
             self._leave(guest)
-        if rightful is not None:
-            self._enter(rightful, endpoint)
+        self._enter(claimant, endpoint)
         self._tell({endpoint})
 
     def _leave(self, guest: Guest) -> None:

@@ -131,10 +131,10 @@ def test_a_familys_numbers_are_the_kernels_and_its_flows_match_its_own_fields() 
         assert family_of(version) is family
         ip, key = TAP6.service(version).guest_ips[0], TAP6.keys.probe_key(version)
         request = guest_request(Endpoint(13), family, TAP6.mac, ip)
-        assert request.field(family.asked) == ip
+        assert request.field(family.target) == ip
         assert (request.field("in_port"), request.field("vlan_vid")) == (13, 0)
         answer = key_request(family, key, TAP6.mac, arp=Purpose.KEY_ARP, nd=Purpose.KEY_ND)
-        assert answer.field(family.asked) == key
+        assert answer.field(family.target) == key
         assert answer.actions[-1] == Output(PORT_IN_PORT)
         syn = guest_syn(Endpoint(13), ip, family)
         assert (syn.field(family.destination), syn.field("eth_type")) == (ip, family.eth_type)
