@@ -13,15 +13,17 @@ from dfmeta import metrics
 from dfmeta.admin import listener
 from dfmeta.admin.attachments import AttachmentsApi
 from dfmeta.admin.browsers import own_names
-from dfmeta.cmd import rows, status_page
-from dfmeta.cmd.activation import ADMIN_OPTION, activated
+from dfmeta.cmd import status_page
+from dfmeta.cmd.keepers import ADMIN_OPTION, activated
 from dfmeta.cmd.parts import Parts
 from dfmeta.conf import values
 from dfmeta.host.listeners import client_user
 from dfmeta.runtime import hub
 
 if TYPE_CHECKING:
+    from dfmeta.apps.controller import Controller
     from dfmeta.attach.engine import AttachmentEngine
+    from dfmeta.flows.integration_bridge import Tap
     from dfmeta.wiring.store import StoreApi
 
 PROG: Final = "dfmeta-agent"
@@ -46,7 +48,7 @@ class AgentAdmin:
         listings: dict[str, listener.Listing] = {
             "/ports": parts.ports.rows,
             "/service": self._service,
-            "/probe": lambda: rows.probe_row(parts.controller),
+            "/probe": lambda: probe_row(parts.controller),
             "/haproxy": self._haproxy,
             "/names": self._names,
             "/options": lambda: values.document(parts.conf, parts.read_at),
@@ -124,7 +126,7 @@ class AgentAdmin:
 
     def _service(self) -> dict[str, Any]:
         parts = self._parts
-        return rows.service_row(parts.controller.bridge.reconciler.tap, parts.tap.host.ipv6_fault)
+        return service_row(parts.controller.bridge.reconciler.tap, parts.tap.host.ipv6_fault)
 
     def _names(self) -> dict[str, list[str]]:
         """Return instance → the names in its record, of the instances of this host."""
@@ -167,6 +169,30 @@ class AgentAdmin:
     def _metrics(self) -> Iterable[Metric]:
         engine = self._parts.engine
         return metrics.REGISTRY.collect() if engine is None else engine.collect()
+
+
+def service_row(tap: Tap | None, ipv6_fault: str = "") -> dict[str, Any]:
+    """Return the addresses at which guests are served at this moment: ``GET /service``.
+
+    :param tap: the target of the flows; None while there is none.
+    :param ipv6_fault: see :class:`~dfmeta.host.sides.HostSides`.
+    """
+    ip, ip6 = (tap.guest_ip, list(tap.guest_ip6)) if tap is not None else (None, [])
+    return {"ip": ip, "ip6": ip6, "ip6_fault": ipv6_fault}
+
+
+def probe_row(controller: Controller) -> dict[str, Any]:
+    """Probe the path to the proxy, and return the results: ``GET /probe``. Waits.
+
+    The members are those of IPv4, and ``ip6`` has the same members for IPv6; it is None if guests
+    are served over IPv4 only.
+    """
+    tap = controller.bridge.reconciler.tap
+    served = tap is not None and bool(tap.guest_ip6)
+    return {
+        **controller.probe.report(),
+        "ip6": controller.probe6.report() if served else None,
+    }
 
 
 def _store_api(conf: cfg.ConfigOpts) -> StoreApi:

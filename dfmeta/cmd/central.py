@@ -21,13 +21,11 @@ from dfmeta import metrics
 from dfmeta.admin import listener as admin
 from dfmeta.admin.server import AdminServer
 from dfmeta.admin.status import StatusPage
-from dfmeta.cmd import readiness, status_page
-from dfmeta.cmd.activation import ADMIN_OPTION, activated
-from dfmeta.cmd.fd_store import notify
-from dfmeta.cmd.logs import set_up_logging, warn
+from dfmeta.cmd import status_page
+from dfmeta.cmd.keepers import ADMIN_OPTION, activated, notify
 from dfmeta.cmd.privileges import allow_descriptors
-from dfmeta.cmd.signals import Signals
-from dfmeta.cmd.token_key import TokenKey
+from dfmeta.cmd.service import Signals, log_readiness, set_up_logging, warn
+from dfmeta.cmd.state_path import TokenKey
 from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.errors import ConfigError, DfmetaError, StartError
@@ -168,7 +166,7 @@ class Central:
             self.conf.df_metadata.admin_listen,
         )
         why = {"store": self._store_fault, "disk": self._disk_fault}
-        readiness.begin(self._health, why, lambda: self._signals.ending)
+        log_readiness(self._health, why, lambda: self._signals.ending)
 
     def _store_fault(self) -> str:
         if self._repository is None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import replace
-from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +12,16 @@ from oslo_config import cfg
 
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import connect
-from dfmeta.cmd.activation import green
-from dfmeta.cmd.fd_store import keeper
-from dfmeta.cmd.startup_progress import LINES, Waiting
+from dfmeta.cmd.faults import LINES, StartupProgress
+from dfmeta.cmd.keepers import make_keeper
+from dfmeta.cmd.tap import wanted_side
 from dfmeta.conf.agent import layout_of
 from dfmeta.conf.metadata import keys_of, meta_of
 from dfmeta.errors import StartError
-from dfmeta.flows.family import IPV4, IPV6, Family
+from dfmeta.flows.family import IPV4, IPV6
 from dfmeta.host import device
-from dfmeta.host.netlink import HostSide, WantedSide
-from dfmeta.http.sockets import silence
+from dfmeta.host.netlink import HostSide
+from dfmeta.http.sockets import adopt, silence
 from dfmeta.identity.registry import Registry
 from dfmeta.ovsdb import subport_list
 from dfmeta.ovsdb.bridge_reader import Update
@@ -53,8 +51,8 @@ class Cleanup:
 
         :raises StartError: when OVSDB or the switch cannot be reached; their part is not removed.
         """
-        kept = keeper(self._group, os.environ)
-        listeners = [green(fd) for fd in kept.take()]
+        kept = make_keeper(self._group, os.environ)
+        listeners = [adopt(fd) for fd in kept.take()]
         try:
             # The flows still lead guests to them. A closed port would refuse guests; they repeat
             # packets that are dropped.
@@ -90,24 +88,12 @@ class Cleanup:
         self._state_file.save(SavedState(port=self._state.port))
 
     def _clean_host(self, device: str) -> None:
-        group = self._group
         # IPv6 also where [df_metadata] ip6 is empty now: an earlier run may have had addresses.
-        for wanted in (
-            self._wanted(device, IPv4Address(group.host_ip), IPV4),
-            self._wanted(device, IPv6Address(group.host_ip6), IPV6),
-        ):
+        for family in (IPV4, IPV6):
+            wanted = wanted_side(self._group, family, self._keys, self._meta, device=device)
             # The device may be another program's, and stay, where it is on a second bridge.
-            for one in HostSide(wanted).remove(device_stays=self._meta is not None):
-                LOG.info("Removed the %s", one)
-
-    def _wanted(
-        self, device: str, address: IPv4Address | IPv6Address, family: Family
-    ) -> WantedSide:
-        wanted = WantedSide(device, address, self._group.route_table, family)
-        if self._meta is None:
-            return wanted
-        hop, network = self._keys.next_hop(family.version), self._keys.network(family.version)
-        return replace(wanted, next_hop=hop, network=network)
+            for removed in HostSide(wanted).remove(device_stays=self._meta is not None):
+                LOG.info("Removed the %s", removed)
 
     def _clean_bridge(self) -> None:
         controller = Controller(
@@ -142,9 +128,9 @@ class Cleanup:
     def _updated(self, update: Update) -> None:
         self._update = update
 
-    def _await(self, there: Callable[[], bool], what: str) -> None:
-        waiting = Waiting(self._deadline)
-        while not there():
+    def _await(self, condition: Callable[[], bool], what: str) -> None:
+        waiting = StartupProgress(self._deadline)
+        while not condition():
             hub.VITAL.check()
             if clock.now() >= self._deadline:
                 raise StartError(

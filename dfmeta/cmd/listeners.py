@@ -13,11 +13,11 @@ from collections.abc import Container, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-from dfmeta.cmd.activation import green
-from dfmeta.cmd.fd_store import Keeper
+from dfmeta.cmd.keepers import Keeper
 from dfmeta.errors import HostError, StartError
 from dfmeta.http.sockets import (
     NO_DEVICE,
+    adopt,
     confine,
     confined,
     has_ipv6,
@@ -197,7 +197,7 @@ class GuestListeners:
 
     def _take_kept(self) -> None:
         """Use the listeners that were kept."""
-        kept = [green(fd) for fd in self._keeper.take()]
+        kept = [adopt(fd) for fd in self._keeper.take()]
         kept.sort(key=lambda sock: int(sock.family))
         self._taken = bool(kept)
         used = [_place(sock) for sock in kept if self._use_kept(sock)]

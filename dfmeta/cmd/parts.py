@@ -1,6 +1,6 @@
 """The composition of ``dfmeta-agent``: its parts, built from the configuration and connected.
 
-Nothing runs yet: :mod:`dfmeta.cmd.start` starts the parts, :mod:`dfmeta.cmd.daemon` runs the main
+Nothing runs yet: :mod:`dfmeta.cmd.daemon` starts the parts, :mod:`dfmeta.cmd.daemon` runs the main
 loop.
 """
 
@@ -16,17 +16,17 @@ from typing import Final
 from oslo_config import cfg
 
 from dfmeta.apps.controller import Controller
-from dfmeta.cmd.fd_store import keeper
+from dfmeta.cmd.keepers import make_keeper
+from dfmeta.cmd.ports import PortWatch
 from dfmeta.cmd.proxy import Proxy
-from dfmeta.cmd.saved_guests import Memory
+from dfmeta.cmd.state_path import SavedGuests
 from dfmeta.cmd.tap import TapKeeper
-from dfmeta.cmd.watch import PortWatch
 from dfmeta.conf.agent import layout_of
 from dfmeta.conf.metadata import keys_of, meta_of
 from dfmeta.host.system import OwnService
 from dfmeta.identity.host_wide_allocator import allocator_of
 from dfmeta.identity.registry import Registry
-from dfmeta.model import Endpoint, PortId
+from dfmeta.model import Endpoint
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.proxy.engines.engine import Engine
@@ -50,12 +50,12 @@ class Parts:
     def __init__(self, conf: cfg.ConfigOpts, deliver: Callable[[Update], None]) -> None:
         group, meta = conf.df_metadata, meta_of(conf)
         self.take_conf(conf)
-        self.memory = memory = Memory(Path(group.state_path))
+        self.memory = memory = SavedGuests(Path(group.state_path))
         self.health = Health()
         self.tap = TapKeeper(
             group,
             memory.state,
-            keeper(group, os.environ),
+            make_keeper(group, os.environ),
             keys=keys_of(conf),
             meta=meta,
             vlan=conf.METADATA.provider_vlan_id,
@@ -101,10 +101,8 @@ class Parts:
         )
         self.update = Update(connected=False)
         """The latest update from OVSDB."""
-        self._without: frozenset[PortId] = frozenset()
-        """The ports without a Meta IP that the log has named."""
         self.proxy: Proxy | None = None
-        """Set by :mod:`dfmeta.cmd.start`."""
+        """Set by :mod:`dfmeta.cmd.daemon`."""
         self.serving = False
         """Whether the start is complete."""
         self.bell = Bell()
@@ -119,7 +117,7 @@ class Parts:
         """Time at which its files were read, seconds since the epoch."""
 
     def save(self, *, now: bool = False) -> None:
-        """Save the changes since the last call, if the listeners exist; see :class:`Memory`.
+        """Save the changes since the last call, if the listeners exist; see :class:`SavedGuests`.
 
         :param now: save everything at once.
         """
@@ -152,24 +150,9 @@ class Parts:
         if self.controller.meta is None or not self.controller.bridge.reconciler.adopted:
             return
         unwritten = self.registry.pending_ovsdb_writes()
-        self._name_those_without()
         if unwritten and self.update.connected:
             # The rest follows with the next turns: OVSDB takes milliseconds for each row.
             self.watcher.write_ids(dict(islice(unwritten.items(), IDS_AT_ONCE)))
-
-    def _name_those_without(self) -> None:
-        """Log each port for which no Meta IP is free, once."""
-        without = {port.id: port for port in self.registry.ports_without_number()}
-        for port_id, port in without.items():
-            if port_id not in self._without:
-                LOG.error(
-                    "Port %s%s is not served: no Meta IP of [METADATA] provider_cidr = %s is free. "
-                    "Give a larger network and restart dfmeta-agent",
-                    port.name,
-                    f", VID {port.vid}," if port.vid else "",
-                    self.conf.METADATA.provider_cidr,
-                )
-        self._without = frozenset(without)
 
     # Calls for the engine, once it exists
 

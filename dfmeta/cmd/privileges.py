@@ -1,4 +1,13 @@
-"""Drops privileges that a process does not need (capabilities(7), prctl(2), setrlimit(2))."""
+"""Drops privileges that a process does not need (capabilities(7), prctl(2), setrlimit(2)).
+
+The daemon runs haproxy by ``python -m dfmeta.cmd.privileges USER DESCRIPTORS PARENT BINARY
+ARGUMENT...``, with an empty USER for a user id that no other process has. haproxy keeps the
+descriptors that this process has inherited, has no capability, and ends when the daemon ends:
+without the daemon, no program would take a guest's entry away.
+
+Trust: execve(2) makes the process dumpable again (prctl(2), PR_SET_DUMPABLE), so each process of
+its account can read its memory. What keeps others out is that no other program has the account.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +17,8 @@ import errno
 import os
 import resource
 import signal
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from dfmeta.host import accounts
@@ -25,6 +36,8 @@ FIRST = -5
 """Nice value of a daemon with workers; the nice value of the workers is 0."""
 MEMORY = 2 << 30
 """Bytes of address space: far more than a worker needs, far less than the memory of a host."""
+BUFFERS = 1 << 18
+"""Bytes of address space for each connection of haproxy: far more than its buffers."""
 
 
 class _Header(ctypes.Structure):
@@ -91,6 +104,24 @@ def drop(user: str, *, descriptors: int, memory: int = MEMORY) -> None:
     die_with_parent()
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    """Drop the privileges and replace this process by haproxy; return only if its parent has ended.
+
+    :raises SystemExit: with one line, when the user may not run the program.
+    :raises OSError: when the kernel refuses to take the privileges away.
+    """
+    user, descriptors, parent, binary, *arguments = sys.argv[1:] if argv is None else argv
+    count = int(descriptors)
+    drop(user, descriptors=count, memory=MEMORY + count * BUFFERS)
+    if os.getppid() != int(parent):
+        return
+    try:
+        # Without the environment, which may have secrets.
+        os.execve(binary, [binary, *arguments], {})  # noqa: S606  # no shell is needed
+    except OSError as error:
+        sys.exit(f"user {user or os.geteuid()} cannot run {binary}: {error.strerror}")
+
+
 def _prctl(option: int, argument: int) -> None:
     if _LIBC.prctl(option, argument, 0, 0, 0):
         _fail(f"prctl {option}")
@@ -99,3 +130,7 @@ def _prctl(option: int, argument: int) -> None:
 def _fail(what: str) -> None:
     number = ctypes.get_errno()
     raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta.cmd.privileges import go_first
-from dfmeta.cmd.token_key import TokenKey
+from dfmeta.cmd.state_path import TokenKey
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity

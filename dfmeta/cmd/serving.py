@@ -11,12 +11,11 @@ from collections.abc import Sequence
 import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.cmd import privileges
-from dfmeta.cmd.activation import green
-from dfmeta.cmd.logs import set_up_logging
+from dfmeta.cmd.service import set_up_logging
 from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
 from dfmeta.conf.metadata import keys_of
 from dfmeta.http.server import HttpServer
-from dfmeta.http.sockets import FDS_MAX
+from dfmeta.http.sockets import FDS_MAX, adopt
 from dfmeta.identity.registry import Claim
 from dfmeta.identity.slots import ACCEPTED
 from dfmeta.proxy.application import Application, guest_server
@@ -72,8 +71,8 @@ class Serving:
     """
 
     def __init__(self, listeners: Sequence[int], pipe: int, rights: int, *, parent: int) -> None:
-        self._listeners = [green(one) for one in listeners]
-        self._pipe = Pipe(green(pipe))
+        self._listeners = [adopt(one) for one in listeners]
+        self._pipe = Pipe(adopt(pipe))
         self._rights = original("socket").socket(fileno=rights)
         self._parent = parent
         self._mirror = Mirror(self._count, self._pipe.catch_up)

@@ -7,6 +7,7 @@ import heapq
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.metadata import version
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -15,12 +16,11 @@ from oslo_config import cfg
 from prometheus_client import Metric
 
 from dfmeta.admin.status import FAILURES_SHOWN, Query, Status, StatusPage, render
-from dfmeta.cmd.rows import failure_row
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.errors import StoreError
 from dfmeta.metrics import Samples
 from dfmeta.model import Caller, Endpoint, Peer
-from dfmeta.proxy.recent import RECENT, Failure, Recent, guest_remedy
+from dfmeta.proxy.recent import CLOSED, RECENT, Failure, Recent, guest_remedy
 from dfmeta.runtime import clock
 from dfmeta.runtime.hub import Health, Turns
 from dfmeta.runtime.threads import Semaphore, call_in_thread
@@ -217,6 +217,22 @@ class RecordNames:
                 known[instance] = now, record, names
         self._known = known
         return {one: known[one][2] for one in wanted if one in known and known[one][2]}
+
+
+def moment(seconds: float) -> str:
+    """Format a time as RFC 3339, in whole seconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def failure_row(failure: Failure) -> dict[str, Any]:
+    """Return a row for failed requests; status None: closed without an answer."""
+    return {
+        "at": moment(failure.at),
+        "status": None if failure.status == CLOSED else failure.status,
+        "path": failure.path,
+        "reason": failure.reason,
+        "times": failure.times,
+    }
 
 
 def failures_of_ports(

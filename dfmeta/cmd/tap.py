@@ -7,11 +7,11 @@ import logging
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
 from dfmeta.apps.controller import Controller
-from dfmeta.cmd.fd_store import Keeper
+from dfmeta.cmd.keepers import Keeper
 from dfmeta.cmd.listeners import GuestListeners
 from dfmeta.errors import DfmetaError, HostError, StartError
 from dfmeta.flows.family import IPV4, IPV6, Family
@@ -68,11 +68,10 @@ class TapKeeper:
         self._keys, self._meta, self._vlan = keys, meta, vlan
         self._state = state
         self.listeners = GuestListeners(group, state, keeper)
-        wanted = self._wanted4(group.metadata_interface, group.host_ip, group.route_table)
         self._guest_ip6 = tuple(str(IPv6Address(text)) for text in group.ip6)
         self._host_ip6 = str(IPv6Address(group.host_ip6)) if group.ip6 else ""
-        wanted6 = self._wanted6(wanted.device, self._host_ip6, wanted.table)
-        self.host = HostSides(wanted, wanted6)
+        wanted = wanted_side(group, IPV4, keys, meta)
+        self.host = HostSides(wanted, wanted_side(group, IPV6, keys, meta) if group.ip6 else None)
         self._family = wanted.family
         self._made_anew = made_anew
         self.in_place = False
@@ -275,21 +274,6 @@ class TapKeeper:
         six = str(self._keys.network(6)) if self._host_ip6 else ""
         return str(self._keys.network(4)), six
 
-    def _wanted4(self, name: str, address: str, table: int) -> WantedSide:
-        """Return IPv4's side of the host."""
-        network = self._keys.network(4) if self._meta is not None else None
-        next_hop = self._keys.next_hop(4)
-        keys = self._keys.network(4)
-        return WantedSide(name, IPv4Address(address), table, IPV4, next_hop, network, keys)
-
-    def _wanted6(self, name: str, address: str, table: int) -> WantedSide | None:
-        """Return IPv6's side of the host; None for an empty address."""
-        if not address:
-            return None
-        network = self._keys.network(6) if self._meta is not None else None
-        next_hop, keys = self._keys.next_hop(6), self._keys.network(6)
-        return WantedSide(name, IPv6Address(address), table, IPV6, next_hop, network, keys)
-
     def _remove_port(self, watcher: OvsdbWatcher, name: str, *, has_meta_ips: bool) -> list[str]:
         """Remove a device's port, or the second bridge with its ports and the Meta IPs in OVSDB.
 
@@ -384,6 +368,26 @@ class TapKeeper:
             keys=self._keys,
             guest_ip6=self._guest_ip6 if self._serves_ipv6 else (),
         )
+
+
+def wanted_side(
+    group: Any, family: Family, keys: Keys, meta: MetaNames | None, *, device: str = ""
+) -> WantedSide:
+    """Return the configured state of the host's side for one version of IP.
+
+    :param group: the options ``[df_metadata]``.
+    :param device: name of the device; empty: that of the options.
+    """
+    network = keys.network(family.version)
+    return WantedSide(
+        device or group.metadata_interface,
+        ip_address(group.host_ip if family is IPV4 else group.host_ip6),
+        group.route_table,
+        family,
+        keys.next_hop(family.version),
+        network if meta is not None else None,
+        network,
+    )
 
 
 def _of_former(former: HostMemory, address: str, family: Family, network: str) -> WantedSide | None:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from dfmeta.apps.counters import Arrivals
 from dfmeta.apps.probe import Probe
-from dfmeta.cmd.rows import moment
+from dfmeta.cmd.status_page import moment
 from dfmeta.doctor.checks_guests import checksum_advice
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import Purpose

@@ -38,6 +38,13 @@ FDS_MAX = 253
 """Descriptors that one message may carry (Linux, SCM_MAX_FD)."""
 
 
+def adopt(fd: int) -> Any:
+    """Return the socket of a descriptor that another process has opened."""
+    os.set_inheritable(fd, False)
+    # socket.socket reads the family from the descriptor; eventlet's class would assume another one.
+    return green_socket.socket(original("socket").socket(fileno=fd))
+
+
 def has_ipv6() -> bool:
     """Return whether the kernel has sockets of IPv6, whether or not a device has IPv6 addresses.
 

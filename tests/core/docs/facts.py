@@ -13,7 +13,7 @@ from dfmeta.apps import bridge, floods, reconciler
 from dfmeta.attach.drivers import local
 from dfmeta.cli.store_target import TOKEN
 from dfmeta.cli.token_command import token
-from dfmeta.cmd import central, daemon, fd_store, status_page
+from dfmeta.cmd import central, daemon, keepers, status_page
 from dfmeta.conf import DEFAULT_FILES, agent, auth, limits, metadata, rate, store
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
 from dfmeta.devices.schema import SCHEMA, TAG_MAX
@@ -216,7 +216,7 @@ def _owns() -> Iterable[str]:
     yield f"at priority {LAYOUT.hook_priority}"
     yield from (f"TCP ``{name}``:{DEFAULTS['port']}" for name in ("host_ip", "host_ip6"))
     yield f"TCP {LISTEN}"
-    yield from (f"``{name}``" for name in fd_store.FD_NAMES.values())
+    yield from (f"``{name}``" for name in keepers.FD_NAMES.values())
     yield from (f"* - {file}" for file in (saved_state.FILE, tokens.KEY_FILE))
     yield f"{tokens.KEY_BYTES} random bytes"
     yield ".".join(device.ARP_IGNORE.parts[3:])

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dfmeta.cmd.activation import ADMIN_OPTION as OPTION
-from dfmeta.cmd.activation import activated, activated_guests
+from dfmeta.cmd.keepers import ADMIN_OPTION as OPTION
+from dfmeta.cmd.keepers import activated, activated_guests
 from dfmeta.errors import StartError
 from tests.core.unit.test_keeping import passing
 
@@ -26,7 +26,7 @@ def listener() -> Iterator[socket.socket]:
 
 
 def give(monkeypatch: pytest.MonkeyPatch, sock: socket.socket) -> None:
-    monkeypatch.setattr("dfmeta.cmd.activation.FIRST_FD", os.dup(sock.fileno()))
+    monkeypatch.setattr("dfmeta.cmd.keepers.FIRST_FD", os.dup(sock.fileno()))
 
 
 def take(environ: dict[str, str], place: str) -> socket.socket | None:
@@ -53,7 +53,7 @@ def test_a_listener_at_another_place_is_refused_and_both_are_named(
     monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], listener: socket.socket
 ) -> None:
     # Names need no server here.
-    monkeypatch.setattr("dfmeta.cmd.activation.green_socket.getaddrinfo", socket.getaddrinfo)
+    monkeypatch.setattr("dfmeta.cmd.keepers.green_socket.getaddrinfo", socket.getaddrinfo)
     here = "{}:{}".format(*listener.getsockname())
     for place in ("127.0.0.1:1", "192.0.2.1:0", "[::1]:0", "", "no.invalid:0"):
         give(monkeypatch, listener)

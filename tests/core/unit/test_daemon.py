@@ -9,12 +9,10 @@ import pytest
 
 from dfmeta.admin.listener import AdminApplication
 from dfmeta.cmd import central, daemon
-from dfmeta.cmd import start as start_module
 from dfmeta.cmd.agent_admin import AgentAdmin
 from dfmeta.cmd.central import Central
-from dfmeta.cmd.daemon import Daemon
-from dfmeta.cmd.stale_bridge import refuse_elsewhere
-from dfmeta.cmd.start import Start
+from dfmeta.cmd.daemon import Daemon, Start
+from dfmeta.cmd.faults import refuse_elsewhere
 from dfmeta.errors import OvsdbError, StartError
 from dfmeta.ovsdb.meta_bridge import TapElsewhereError
 from dfmeta.runtime.hub import Health
@@ -24,7 +22,7 @@ from tests.core.unit.support import Load
 
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Start:
-    monkeypatch.setattr(start_module, "POLL", 0)
+    monkeypatch.setattr(daemon, "POLL", 0)
     made = Start.__new__(Start)
     made._deadline = 0.0
     made._ending = lambda: False

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import dfmeta.conf
 from dfmeta.cli.ctl import cli, usage_error
-from dfmeta.cmd.logs import warn
+from dfmeta.cmd.service import warn
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.errors import DfmetaError, StoreError
 from dfmeta.runtime.saved_state import StateFile
@@ -197,7 +197,7 @@ PRINTED: Mapping[str, str] = {
         "string to float: 'soon'. Give a number from 0 to 60 [wrong-option]"
     ),
     "unknown-option": (
-        "WARNING dfmeta.cmd.logs /var/lib/dfmeta/dfmeta.conf: [df_metadata] hold_timeot is "
+        "WARNING dfmeta.cmd.service /var/lib/dfmeta/dfmeta.conf: [df_metadata] hold_timeot is "
         "unknown to dfmeta and is ignored. Did you mean hold_timeout? [unknown-option]"
     ),
     "wrong-value": (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.cmd import daemon
-from dfmeta.cmd.rows import port_rows
+from dfmeta.cmd.ports import port_rows
 from dfmeta.doctor import agent
 from dfmeta.flows.family import next_hop_request, senders_of
 from dfmeta.flows.flow import Flow, SetField

@@ -10,14 +10,20 @@ from typing import Any
 
 import pytest
 
-from dfmeta.cmd import activation
-from dfmeta.cmd.fd_store import FD_NAMES, SystemdKeeper, keeper, notify
-from dfmeta.cmd.listener_holder import HolderKeeper, Terms
+from dfmeta.cmd import keepers
+from dfmeta.cmd.keepers import (
+    FD_NAMES,
+    HolderKeeper,
+    HolderTerms,
+    SystemdKeeper,
+    make_keeper,
+    notify,
+)
 from dfmeta.identity.key import PREFIX6
 from dfmeta.wiring.process import lock_name
 
 FD_NAME, FD_NAME6 = FD_NAMES[socket.AF_INET], FD_NAMES[socket.AF_INET6]
-TERMS = Terms(seconds=600, device="dfm-none")
+TERMS = HolderTerms(seconds=600, device="dfm-none")
 OPTIONS = {
     "ovsdb_connection": "unix:/run/openvswitch/db.sock",
     "integration_bridge": "br-int",
@@ -85,7 +91,7 @@ def passing(monkeypatch: pytest.MonkeyPatch, *passed: tuple[str, socket.socket])
     first = max(map(int, os.listdir("/proc/self/fd"))) + 10
     for number, (_name, sock) in enumerate(passed):
         os.dup2(sock.fileno(), first + number)
-    monkeypatch.setattr("dfmeta.cmd.activation.FIRST_FD", first)
+    monkeypatch.setattr("dfmeta.cmd.keepers.FIRST_FD", first)
     return {
         "LISTEN_PID": str(os.getpid()),
         "LISTEN_FDS": str(len(passed)),
@@ -101,7 +107,7 @@ def test_the_latest_stored_listener_of_each_version_is_taken(
         environ = passing(monkeypatch, *names)
     assert same(SystemdKeeper(environ, held).take(), listener, six)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(activation.FIRST_FD)
+        os.fstat(keepers.FIRST_FD)
 
 
 def test_a_listener_for_another_process_or_name_is_not_taken(held: HolderKeeper) -> None:
@@ -128,8 +134,8 @@ def test_a_message_to_systemd_is_sent_where_its_socket_is(systemd: Systemd) -> N
     notify({"NOTIFY_SOCKET": "/nonexistent/notify"}, "READY=1")
     notify(systemd.environ, "READY=1")
     assert systemd.message() == ("READY=1", [])
-    assert isinstance(keeper(group(), {"NOTIFY_SOCKET": "/n"}), SystemdKeeper)
-    assert isinstance(keeper(group(), {}), HolderKeeper)
+    assert isinstance(make_keeper(group(), {"NOTIFY_SOCKET": "/n"}), SystemdKeeper)
+    assert isinstance(make_keeper(group(), {}), HolderKeeper)
 
 
 def test_each_spelling_of_a_database_gives_one_name_to_lock_and_holder(tmp_path: Path) -> None:
@@ -149,7 +155,7 @@ def test_each_spelling_of_a_database_gives_one_name_to_lock_and_holder(tmp_path:
         names = set()
         for spelling in spellings:
             ovsdb = spelling.format(tmp_path)
-            found: Any = keeper(group(ovsdb_connection=ovsdb), {})
+            found: Any = make_keeper(group(ovsdb_connection=ovsdb), {})
             names.add((found.name, lock_name(ovsdb, "br-int")))
         assert len(names) == 1, spellings
     ovsdbs = ("tcp:127.0.0.1:6640", "tcp:127.0.0.1:6641", "tcp:127.0.0.2:6640", "tcp:[::1]:6640")

@@ -7,8 +7,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from dfmeta.cmd.rows import port_rows
-from dfmeta.cmd.watch import CHANGES, PortStateMonitor, without_meta_ip, without_project
+from dfmeta.cmd.ports import CHANGES, PortStateMonitor, port_rows, without_meta_ip, without_project
 from dfmeta.identity.host_wide_allocator import allocator_of
 from dfmeta.identity.key import PREFIX6, MetaKeys
 from dfmeta.identity.registry import Registry

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from dfmeta.cli.common import Work
-from dfmeta.cmd.missing_parts import reasons
-from dfmeta.cmd.readiness import BLIP, ReadinessLog
-from dfmeta.cmd.startup_progress import BEGIN, EXTENSION, LINES, Waiting
+from dfmeta.cmd.faults import BEGIN, EXTENSION, LINES, StartupProgress, make_reasons
+from dfmeta.cmd.service import BLIP, ReadinessLog
 from dfmeta.runtime.hub import Health
 
 GROUP = SimpleNamespace(integration_bridge="br-lan", ovsdb_connection="unix:/db.sock")
@@ -22,7 +21,7 @@ class World:
         health = Health()
         for name in ("flow-restore-wait", "ovsdb", "bridge", "flows", "proxy", "store", "other"):
             health.watch(name, lambda name=name: name not in self.gone)  # type: ignore[misc]
-        why = reasons(GROUP, lambda: "tap-metadata: no number" if "tap" in self.gone else "")
+        why = make_reasons(GROUP, lambda: "tap-metadata: no number" if "tap" in self.gone else "")
         self.log = ReadinessLog(health, why, clock=lambda: self.now)
 
     def passes(self, seconds: float, *gone: str) -> None:
@@ -84,7 +83,7 @@ def test_systemd_waits_for_as_long_as_the_daemon_does(
     path = tmp_path / "notify"
     monkeypatch.setenv("NOTIFY_SOCKET", str(path))
     now = [0.0]
-    waiting = Waiting(600.0, clock=lambda: now[0])
+    waiting = StartupProgress(600.0, clock=lambda: now[0])
     heard = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(path))

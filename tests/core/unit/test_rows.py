@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from dfmeta.cli import ports_command
 from dfmeta.cli.ports_command import answer_of, ports
-from dfmeta.cmd.rows import port_rows
+from dfmeta.cmd.ports import port_rows
 from dfmeta.doctor.agent import Agent
 from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Registry

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.cmd.saved_guests import RETRY, Memory
+from dfmeta.cmd.state_path import RETRY, SavedGuests
 from dfmeta.errors import AlreadyRunningError, StartError
 from dfmeta.identity.key import PREFIX6, MetaKeys
 from dfmeta.identity.registry import Registry
@@ -172,7 +172,7 @@ def test_a_disk_that_stays_full_is_one_line(
 
     with monkeypatch.context() as full:
         full.setattr(Path, "mkdir", refuse)
-        memory = Memory(folder)
+        memory = SavedGuests(folder)
         for _ in range(3):
             memory.save(Listeners(18080, 1), registry)
             clock.sleep(RETRY)
@@ -224,9 +224,9 @@ def test_two_ports_of_one_row_are_remembered_apart(tmp_path: Path, now: bool) ->
     registry.learn(HERE, address(), 0.0)
     for number in range(2):
         registry.learn(BEHIND, address(f"10.0.0.{number}"), 0.0)
-    Memory(tmp_path).save(Listeners(18080, 1), registry, now=now)
+    SavedGuests(tmp_path).save(Listeners(18080, 1), registry, now=now)
 
-    memory = Memory(tmp_path)
+    memory = SavedGuests(tmp_path)
     holders = {one: (held.instance_id, held.slots) for one, held in memory.state.holders.items()}
     first, second = address("10.0.0.0"), address("10.0.0.1")
     assert holders == {
@@ -261,12 +261,12 @@ def number(registry: Registry, endpoint: Endpoint, ip: str = "10.0.0.5") -> int:
 
 
 def test_numbers_of_the_host_that_rest_do_so_after_a_restart(tmp_path: Path) -> None:
-    registry, memory = of_the_host(port(), port(14, name="tap2")), Memory(tmp_path)
+    registry, memory = of_the_host(port(), port(14, name="tap2")), SavedGuests(tmp_path)
     assert (number(registry, HERE), number(registry, Endpoint(14))) == (2, 3)
     registry.remove_port(port().id)
     memory.save(Listeners(18080, 1), registry)
 
-    registry, memory = of_the_host(port(15, name="tap3")), Memory(tmp_path)
+    registry, memory = of_the_host(port(15, name="tap3")), SavedGuests(tmp_path)
     assert memory.state.resting == [2]
     memory.rest_strangers(registry)
     assert sorted(registry.allocator.resting()) == [2, 3], "the guest of ofport 14 is gone as well"
@@ -274,7 +274,7 @@ def test_numbers_of_the_host_that_rest_do_so_after_a_restart(tmp_path: Path) -> 
 
 
 def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -> None:
-    registry, memory = of_the_host(port()), Memory(tmp_path)
+    registry, memory = of_the_host(port()), SavedGuests(tmp_path)
     assert [number(registry, HERE, ip) for ip in ("10.0.0.5", "10.0.0.6")] == [2, 3]
     memory.save(Listeners(18080, 1), registry)
 
@@ -282,7 +282,7 @@ def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -
     for instance in (INSTANCE, OTHER_INSTANCE):
         here = replace(port(instance=instance), meta=meta)
         registry = of_the_host(port(14, name="tap2"), here)
-        Memory(tmp_path).rest_strangers(registry)
+        SavedGuests(tmp_path).rest_strangers(registry)
         assert number(registry, Endpoint(14)) not in (2, 3)
         mine = {number(registry, HERE, ip) for ip in ("10.0.0.5", "10.0.0.6")}
         assert mine == {2, 3} if instance == INSTANCE else not mine & {2, 3}

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.cmd.token_key import PAUSE, TokenKey
+from dfmeta.cmd.state_path import KEY_PAUSE, TokenKey
 from dfmeta.errors import StartError
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.backends.nova import NovaBackend
@@ -317,9 +317,9 @@ def test_key_without_room_is_written_when_there_is_some(
         assert (len(key.value), key.usable) == (KEY_BYTES, b"")
         ready: list[bytes] = []
         key.follow(lambda: ready.append(key.usable))
-        sleep(10 * PAUSE)
+        sleep(10 * KEY_PAUSE)
         assert ready == []
-    sleep(PAUSE)
+    sleep(KEY_PAUSE)
     assert ready == [load_key(tmp_path)] == [key.value]
     assert key.fault == ""
 

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dfmeta.cmd import holder, listener_holder
-from dfmeta.cmd.fd_store import FD_NAMES, SystemdKeeper
-from dfmeta.cmd.listener_holder import HolderKeeper
+from dfmeta.cmd import holder, keepers
+from dfmeta.cmd.keepers import FD_NAMES, HolderKeeper, SystemdKeeper
 from dfmeta.errors import HostError
 from dfmeta.host.process import named_sockets
 from tests.core.unit.test_keeping import TERMS, Systemd, listener, same, six, systemd
@@ -26,8 +25,8 @@ NO_DEVICE = TERMS.device
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a holder take long to start and to answer, as it may on a busy machine."""
-    monkeypatch.setattr(listener_holder, "START_TRIES", int(DEADLINE / listener_holder.START_PAUSE))
-    monkeypatch.setattr(listener_holder, "ANSWER_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(keepers, "START_TRIES", int(DEADLINE / keepers.START_PAUSE))
+    monkeypatch.setattr(keepers, "ANSWER_TIMEOUT", DEADLINE)
 
 
 @pytest.fixture
@@ -81,7 +80,7 @@ def test_a_holder_that_has_ended_is_replaced(held: HolderKeeper, listener: socke
 def test_a_holder_of_another_user_gets_and_gives_nothing(
     held: HolderKeeper, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener_holder, "START_TRIES", 2)
+    monkeypatch.setattr(keepers, "START_TRIES", 2)
     program = (
         "import signal, socket\n"
         "server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"

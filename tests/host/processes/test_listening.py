@@ -256,7 +256,7 @@ def test_listeners_of_a_unit_with_two_ports_are_refused(make: Make) -> None:
 
 def socket_of(listeners: GuestListeners, version: int) -> Any:
     """A socket of the same listener, as another process has it."""
-    return listeners_module.green(os.dup(listeners.sockets[version].fileno()))
+    return sockets.adopt(os.dup(listeners.sockets[version].fileno()))
 
 
 def test_both_follow_a_device_that_is_created_again(

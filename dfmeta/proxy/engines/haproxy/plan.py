@@ -15,7 +15,7 @@ from typing import Final
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.http.limits import Limits
 
-MODULE: Final = "dfmeta.cmd.haproxy"
+MODULE: Final = "dfmeta.cmd.privileges"
 """The program that becomes the user, gives up all privileges, and then becomes haproxy."""
 
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from dfmeta.cmd.missing_parts import path_fault
+from dfmeta.cmd.faults import path_fault
 from dfmeta.doctor import checks_switch
 from dfmeta.doctor.checks_host import path
 from dfmeta.doctor.facts import PathFacts

@@ -12,7 +12,6 @@ from typing import Any
 import eventlet
 import pytest
 
-from dfmeta.cmd import haproxy as command
 from dfmeta.cmd import privileges
 from dfmeta.errors import HaproxyError
 from dfmeta.http.limits import Limits
@@ -286,13 +285,13 @@ def test_program_gives_up_privileges_and_environment_and_runs_only_beside_its_da
         lambda user, *, descriptors, memory: done.append((user, descriptors, memory)),
     )
     monkeypatch.setattr(os, "execve", lambda *args: done.append(args))
-    room = ("dfmeta-haproxy", 8704, privileges.MEMORY + 8704 * command.BUFFERS)
-    command.main(
+    room = ("dfmeta-haproxy", 8704, privileges.MEMORY + 8704 * privileges.BUFFERS)
+    privileges.main(
         ["dfmeta-haproxy", "8704", str(os.getppid()), "/haproxy", "-db", "-f", "/proc/self/fd/9"]
     )
     assert done == [room, ("/haproxy", ["/haproxy", "-db", "-f", "/proc/self/fd/9"], {})]
     done.clear()
-    command.main(["dfmeta-haproxy", "8704", "1", "/haproxy", "-v"])
+    privileges.main(["dfmeta-haproxy", "8704", "1", "/haproxy", "-v"])
     assert done == [room], "its daemon has ended"
 
     def refuse(*_args: object) -> None:
@@ -300,5 +299,5 @@ def test_program_gives_up_privileges_and_environment_and_runs_only_beside_its_da
 
     monkeypatch.setattr(os, "execve", refuse)
     with pytest.raises(SystemExit) as caught:
-        command.main(["dfmeta-haproxy", "8704", str(os.getppid()), "/haproxy", "-v"])
+        privileges.main(["dfmeta-haproxy", "8704", str(os.getppid()), "/haproxy", "-v"])
     assert caught.value.code == "user dfmeta-haproxy cannot run /haproxy: Permission denied"

@@ -1,4 +1,4 @@
-"""The state of each guest's port, with the states that its row in OVSDB does not show.
+"""The guests' ports: the states that their rows in OVSDB do not show, and their listing.
 
 A port whose flows are installed is "served" for :attr:`dfmeta.model.Port.state`. Its guest may
 still get no answer: the port is administratively down, its project is not known, or its SYNs arrive
@@ -18,11 +18,23 @@ from typing import Any, Final
 from dfmeta import metrics
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.switch_ports import PortBits, cut_of, refused
-from dfmeta.cmd.rows import port_rows
+from dfmeta.cmd.status_page import failure_row, moment
 from dfmeta.cmd.unanswered import UnansweredGuests
+from dfmeta.flows.integration_bridge import usable_next_hops
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.identity.registry import Registry
+from dfmeta.identity.slots import Slot
 from dfmeta.model import OBSERVED, Endpoint, Port, PortId, PortState
+from dfmeta.proxy.recent import (
+    CLASSES,
+    CLOSED,
+    RECENT,
+    Asked,
+    Failure,
+    Recent,
+    brief_reason,
+    guest_remedy,
+)
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
 
@@ -243,3 +255,146 @@ def cut_off(
     if cut is None and port.endpoint is not None and (cause := refusal(port.endpoint)):
         cut = refused(cause, bridge)
     return str(cut or "")
+
+
+def port_rows(
+    registry: Registry,
+    recent: Recent = RECENT,
+    state_of: Callable[[Port], tuple[PortState, str]] = lambda port: (port.state, port.fault),
+    connections: Callable[[Port], dict[str, Any] | None] = lambda _port: None,
+    *,
+    backend: str = "store",
+    service_ip: str = METADATA_IP,
+) -> list[dict[str, Any]]:
+    """Return every guest port, sorted by ofport and VLAN id.
+
+    :param recent: recent requests of the guests.
+    :param state_of: returns a port's state and its cause; by default those from its row.
+    :param connections: returns the member ``connections``.
+    :param backend: ``store`` or ``nova``; the remedies depend on it.
+    :param service_ip: IPv4 address of the service for guests.
+    """
+    rows = []
+    turns = Turns()
+    for port, slots in list(registry):
+        turns.give_way()
+        state, cause = state_of(port)
+        rows.append(
+            {
+                "port": port.name,
+                "ofport": port.ofport,
+                "vid": port.vid,
+                **_keys(registry, port, slots),
+                "iface_id": port.iface_id,
+                "mac": port.mac,
+                "instance": port.instance_id,
+                "instance_name": port.instance_name,
+                "project": port.project_id,
+                "sources": dict(port.sources),
+                "state": str(state),
+                "fault": cause,
+                "kind": str(port.kind),
+                "segmentation_id": port.segmentation_id or None,
+                "parent": port.parent or None,
+                "subport_faults": list(port.subport_faults),
+                "source": str(port.binding.ip) if port.binding is not None else None,
+                "connections": connections(port),
+                **_next_hops(registry, port, service_ip),
+                **_requests(_recent_requests(registry, port, recent), port, backend),
+            }
+        )
+    return sorted(rows, key=_place)
+
+
+def _keys(registry: Registry, port: Port, slots: Mapping[int, Slot]) -> dict[str, Any]:
+    """Return the members of a port's keys, and of the addresses that they stand for."""
+    keys, endpoint = registry.keys, port.endpoint
+    key, key6 = (registry.allocator.first_key(port, version) for version in (4, 6))
+    first = keys.number_of(key) if key is not None else None
+    addresses = [
+        {
+            "slot": keys.shown(number),
+            "key": str(keys.key_of(endpoint, number)),
+            "meta_mac": keys.label(number),
+            "mac": slot.address.mac,
+            "ip": str(slot.address.ip),
+            "service": str(slot.address.service) if slot.address.service else None,
+            "connections": slot.connections,
+        }
+        for number, slot in sorted(slots.items())
+        if endpoint is not None
+    ]
+    return {
+        "key": str(key) if key is not None else None,
+        "key6": str(key6) if key6 is not None else None,
+        "meta_mac": keys.label(first) if first is not None else None,
+        "addresses": addresses,
+    }
+
+
+def _next_hops(registry: Registry, port: Port, service_ip: str) -> dict[str, Any]:
+    """Return the members ``next_hops`` and ``next_hop_faults``.
+
+    The former is None while Neutron has not been asked. Next hops that an earlier run has left on
+    the switch are among them even then.
+    """
+    endpoint, faults = port.endpoint, list(port.next_hop_faults)
+    hops, addresses = port.next_hops, []
+    guest = registry.guest(endpoint) if endpoint is not None else None
+    if guest is not None and guest.port == port:
+        hops = guest.next_hops or hops
+        addresses = [slot.address for slot in guest.slots.values()]
+    if hops is None:
+        return {"next_hops": None, "next_hop_faults": faults}
+    usable = usable_next_hops(hops, addresses, service_ip)
+    for hop in hops:
+        if hop not in usable:
+            whose = "the service" if hop.ip == service_ip else "the guest itself"
+            faults.append(f"{hop.ip}: it is the address of {whose}")
+    listed = [{"ip": hop.ip, "mac": hop.mac or None, "source": hop.source} for hop in usable]
+    return {"next_hops": listed, "next_hop_faults": faults}
+
+
+def _place(row: dict[str, Any]) -> tuple[bool, int, int, str]:
+    return row["ofport"] is None, row["ofport"] or 0, row["vid"], row["port"]
+
+
+def _recent_requests(registry: Registry, port: Port, recent: Recent) -> Asked | None:
+    """Return the recent requests of a port's guest; None when it has none.
+
+    Of two rows with the same ofport only one has the guest.
+    """
+    endpoint = port.endpoint
+    if endpoint is None or registry.port_at(endpoint) != port:
+        return None
+    identity = registry.identity(endpoint)
+    return None if identity is None else recent.of(endpoint, identity.incarnation)
+
+
+def _requests(requests: Asked | None, port: Port, backend: str) -> dict[str, Any]:
+    """Return the members ``requests`` and ``last_failure``; each is None when there were none."""
+    if requests is None:
+        return {"requests": None, "last_failure": None}
+    # A subport without an instance gets 404 as it should.
+    failures = requests.failures() if port.instance_id else []
+    counts = {
+        **dict(zip(CLASSES, requests.counts, strict=True)),
+        "last_at": moment(requests.last_at),
+        "last_status": None if requests.last_status == CLOSED else requests.last_status,
+    }
+    return {
+        "requests": counts,
+        "last_failure": _last_failure(requests, failures[0], port, backend) if failures else None,
+    }
+
+
+def _last_failure(requests: Asked, last: Failure, port: Port, backend: str) -> dict[str, Any]:
+    since = requests.failing_since
+    return {
+        **failure_row(last),
+        "own": not requests.counts_as(last),
+        "brief": brief_reason(last, backend),
+        "remedy": guest_remedy(last, backend, port=port.name, instance=port.instance_id),
+        "failing": requests.failing,
+        "failing_since": moment(since) if since else None,
+    }

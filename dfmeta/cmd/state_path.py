@@ -1,4 +1,4 @@
-"""The daemon's state for the next start: the guest and the addresses of each port.
+"""The files of state_path: the guests and addresses of each port, and the key of tokens.
 
 A start adopts the addresses of a guest that is still on its port: from the switch's flows, and from
 the state where the switch has lost them. The keys of a guest that has left rest, so that no other
@@ -8,16 +8,21 @@ guest gets them too early.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from dfmeta.apps.reconciler import Remembered
+from dfmeta.errors import StartError
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
+from dfmeta.proxy.tokens import KEY_BYTES, KEY_FILE, load_key
 from dfmeta.runtime import clock, hub
 from dfmeta.runtime.saved_state import Holder, Listeners, SavedState, StateFile
 from dfmeta.runtime.threads import call_in_thread
+
+if TYPE_CHECKING:
+    from dfmeta.apps.reconciler import Remembered
 
 SAVE: Final = 0.1
 """Minimum seconds between two savings of the state. After a daemon is killed, the next start adopts
@@ -26,9 +31,11 @@ RETRY: Final = 10.0
 """Seconds from a saving that has failed, on a full disk for example, to the next one."""
 SAVE_SHARE: Final = 0.05
 """Maximum share of the time that saving may take when there are many ports."""
+KEY_PAUSE: Final = 2.0
+"""Seconds between two attempts to write the key."""
 
 
-class Memory:
+class SavedGuests:
     """The state file and the changes that are not written yet.
 
     :param directory: value of state_path.
@@ -106,3 +113,51 @@ class Memory:
             port, slots = guest.port, guest.slots
             addresses = {number: slots[number].address for number in sorted(slots)}
             self.state.holders[endpoint] = Holder(port.iface_id, port.instance_id, addresses)
+
+
+class TokenKey:
+    """The key in state_path. Where the disk is full at the first start, it is written later.
+
+    Until then guests get no tokens, since these would not be valid after a restart. Everything else
+    is served.
+
+    :param folder: state_path.
+    :raises StartError: see :func:`~dfmeta.proxy.tokens.load_key`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.value = secrets.token_bytes(KEY_BYTES)
+        """The key that the file has or will get."""
+        self.fault = ""
+        """Why the file does not exist yet, with the remedy; empty: it exists."""
+        self._load()
+
+    @property
+    def usable(self) -> bytes:
+        """The key if the file exists, else empty."""
+        return b"" if self.fault else self.value
+
+    def follow(self, ready: Callable[[], object]) -> None:
+        """If the file does not exist yet, write it when there is room, and then call *ready*."""
+        if self.fault:
+            hub.VITAL.spawn("key of tokens", self._await_room, ready, may_return=True)
+
+    def _await_room(self, ready: Callable[[], object]) -> None:
+        while self.fault:
+            clock.sleep(KEY_PAUSE)
+            try:
+                self._load()
+            except StartError as error:
+                self.fault = str(error)
+        ready()
+
+    def _load(self) -> None:
+        key = load_key(self._folder, make=lambda _length: self.value)
+        if key is None:
+            self.fault = (
+                f"the disk of {self._folder} is full, and guests get no tokens before {KEY_FILE} "
+                f"is written there. Make room: `df -h {self._folder}`"
+            )
+        else:
+            self.value, self.fault = key, ""
