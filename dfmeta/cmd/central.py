@@ -26,8 +26,8 @@ from dfmeta.cmd.keepers import ADMIN_OPTION, activated, notify
 from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.cmd.service import Signals, log_readiness, set_up_logging, warn
 from dfmeta.cmd.state_path import TokenKey
-from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
+from dfmeta.conf.values import keep_running_values
 from dfmeta.errors import ConfigError, DfmetaError, StartError
 from dfmeta.http.sockets import keep_room, listen_to_all
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find
@@ -191,7 +191,7 @@ class Central:
     def _reload(self) -> None:
         try:
             conf = _load(self._argv)
-            changes = daemons.keep_running_values(conf, self.conf, daemon=PROG)
+            changes = keep_running_values(conf, self.conf, daemon=PROG)
             replace_api = self._api.prepare(conf)
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)

@@ -26,8 +26,8 @@ from dfmeta.cmd.parts import Parts
 from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.cmd.proxy import Proxy
 from dfmeta.cmd.service import Signals, log_readiness, set_up_logging, warn
-from dfmeta.conf import daemons
 from dfmeta.conf.unknown import unknown_options
+from dfmeta.conf.values import keep_running_values
 from dfmeta.doctor.checks_system import ANOTHER_IP, cloud_signs
 from dfmeta.errors import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.host.system import OwnService, own_route
@@ -422,7 +422,7 @@ class Daemon:
         parts = self.parts
         try:
             conf = _load(self._argv)
-            changes = daemons.keep_running_values(conf, parts.conf, daemon=PROG)
+            changes = keep_running_values(conf, parts.conf, daemon=PROG)
             mount = self._admin.prepare(conf)
             if parts.proxy is not None:
                 parts.proxy.reload(conf, partial(changes.tell, LOG))

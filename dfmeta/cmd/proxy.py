@@ -13,6 +13,7 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta.cmd.privileges import go_first
 from dfmeta.cmd.state_path import TokenKey
+from dfmeta.conf import store
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity
@@ -212,8 +213,7 @@ class Proxy:
     def _settings(self) -> dict[str, Any]:
         options = dfmeta.conf.freeze(self._conf)
         # Workers get no secrets of the store: the daemon queries store and upstream for them.
-        for module in dfmeta.conf.STORE:
-            options["store"] |= {option.dest: "" for option in module.OPTS if option.secret}
+        options["store"] |= {option.dest: "" for option in store.OPTS if option.secret}
         options["attachments"]["connection"] = ""
         return {"options": options, "key": self.key.usable.hex()}
 

@@ -12,7 +12,7 @@ import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.cmd import privileges
 from dfmeta.cmd.service import set_up_logging
-from dfmeta.conf.accounts import WORKER_ACCOUNT, account_of
+from dfmeta.conf.kinds import WORKER_ACCOUNT, account_of
 from dfmeta.conf.metadata import keys_of
 from dfmeta.http.server import HttpServer
 from dfmeta.http.sockets import FDS_MAX, adopt

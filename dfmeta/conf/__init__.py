@@ -12,34 +12,21 @@ from typing import Any, NoReturn
 
 from oslo_config import cfg, types
 
-from dfmeta.conf import (
-    agent,
-    attachments,
-    auth,
-    central,
-    defaults,
-    haproxy,
-    limits,
-    lookup,
-    metadata,
-    neutron,
-    nova,
-    rate,
-    store,
-)
+from dfmeta.conf import agent, attachments, haproxy, limits, metadata, neutron, nova, store
 from dfmeta.conf.kinds import without_password
 from dfmeta.errors import ConfigError, UsageError
 
-_MODULES = (agent, metadata, haproxy, attachments, limits, neutron, rate)
-"""The modules that define the options of one other group each."""
-STORE = (
-    store,
-    auth,
-    defaults,
-    lookup,
-    central,
+GROUPS = (
+    (agent.GROUP, agent.OPTS),
+    (metadata.GROUP, metadata.OPTS),
+    (haproxy.GROUP, haproxy.OPTS),
+    (attachments.GROUP, attachments.OPTS),
+    (limits.GROUP, limits.OPTS),
+    (neutron.GROUP, neutron.OPTS),
+    (limits.RATE_GROUP, limits.RATE_OPTS),
+    (store.GROUP, store.OPTS),
 )
-"""The modules that define the options of the group ``[store]``."""
+"""Every group but ``[DEFAULT]``, with its options."""
 DEFAULT_FILES = ("/etc/dfmeta/dfmeta.conf",)
 _SIGNALS = (
     "Signals: SIGHUP reads the configuration again, SIGTERM and SIGINT end it within 5 seconds."
@@ -102,17 +89,14 @@ def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
 
 def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """Return dfmeta's options by group; keystoneauth1 checks its own options when it is used."""
-    return [
-        (None, [*COMMON, *nova.OPTS]),
-        *((module.GROUP.name, module.OPTS) for module in _MODULES),
-        (store.GROUP.name, [option for module in STORE for option in module.OPTS]),
-    ]
+    groups = ((group.name, options) for group, options in GROUPS)
+    return [(None, [*COMMON, *nova.OPTS]), *groups]
 
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Register every option with *conf*."""
     conf.register_cli_opts(COMMON)
-    for group in (*(module.GROUP for module in _MODULES), store.GROUP):
+    for group, _options in GROUPS:
         # A new group for each configuration: a group object stores its options, and options that
         # keystoneauth1 registers as required would be required of each later configuration too
         # (at SIGHUP, for example).
@@ -216,8 +200,6 @@ def _check(conf: cfg.ConfigOpts) -> None:
     nova.check(conf)
     neutron.check(conf)
     store.check(conf)
-    auth.check(conf)
-    lookup.check(conf)
 
 
 def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None:
@@ -240,7 +222,7 @@ def _written(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> str:
     if variable in os.environ:
         # The environment overrides the files, see oslo_config.sources._environment.
         return os.environ[variable]
-    former = [(one.group or group, one.name) for one in option.deprecated_opts]
+    former = [(old.group or group, old.name) for old in option.deprecated_opts]
     values, _location = conf._namespace._get_value([(group, option.name), *former])
     return str(values[-1]) if isinstance(values, list) else str(values)
 

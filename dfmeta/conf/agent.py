@@ -8,8 +8,16 @@ from typing import Any, Final
 
 from oslo_config import cfg, types
 
-from dfmeta.conf.accounts import check_user
-from dfmeta.conf.kinds import Several, Text, absolute_path, has_port, host_port
+from dfmeta.conf.kinds import (
+    Several,
+    Text,
+    absolute_path,
+    address,
+    check_user,
+    has_port,
+    host_port,
+    network,
+)
 from dfmeta.errors import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP, TABLES_TAKEN, Layout
 from dfmeta.identity.key import PREFIX6
@@ -27,26 +35,18 @@ IDENTITY_SOURCES: Final = ("ovsdb", "libvirt", "neutron", "store")
 IDENTITY_DEFAULT: Final = ("ovsdb", "libvirt")
 
 
-def _is_reachable(text: str) -> bool:
-    """Return whether a listener on an IPv4 address can be reached from another interface."""
-    address = IPv4Address(text)
-    return not (address.is_unspecified or address.is_loopback or address.is_multicast)
-
-
 SERVICE6: Final = ("fe80::a9fe:a9fe", "fd00:ec2::254")
 HOST_IP6: Final = "fd00:a9fe:a9fe:a9fe::a9fe"
 
 
+def _is_unicast(spelt: IPv4Address | IPv6Address) -> bool:
+    """Return whether guests can ask a service at an address."""
+    return not (spelt.is_unspecified or spelt.is_loopback or spelt.is_multicast)
+
+
 def _is_service6(text: str) -> bool:
-    """Return whether guests can ask a service at an IPv6 address of their network's link."""
-    address = IPv6Address(text)
-    return not (
-        address.is_unspecified
-        or address.is_loopback
-        or address.is_multicast
-        or address.ipv4_mapped
-        or address.scope_id
-    )
+    spelt = IPv6Address(text)
+    return _is_unicast(spelt) and not (spelt.ipv4_mapped or spelt.scope_id)
 
 
 def _is_host6(text: str) -> bool:
@@ -55,18 +55,17 @@ def _is_host6(text: str) -> bool:
 
 
 def _is_prefix6(text: str) -> bool:
-    network = IPv6Network(text)
-    first = network.network_address
-    return network.prefixlen == PREFIX6.prefixlen and not (
+    prefix = IPv6Network(text)
+    first = prefix.network_address
+    return prefix.prefixlen == PREFIX6.prefixlen and not (
         first.is_link_local or first.is_multicast or first.is_unspecified
     )
 
 
-_ADDRESS: Final = Text(
+_ADDRESS: Final = address(
     "a unicast IPv4 address outside 127.0.0.0/8",
-    _is_reachable,
+    lambda text: _is_unicast(IPv4Address(text)),
     example=METADATA_IP,
-    type_name="IP address value",
 )
 
 OPTS: Final = [
@@ -88,12 +87,7 @@ OPTS: Final = [
     cfg.Opt(
         "ip6",
         type=Several(
-            Text(
-                "a unicast IPv6 address without a zone",
-                _is_service6,
-                example=SERVICE6[0],
-                type_name="IP address value",
-            ),
+            address("a unicast IPv6 address without a zone", _is_service6, example=SERVICE6[0]),
             least=0,
         ),
         default=list(SERVICE6),
@@ -103,12 +97,7 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "host_ip6",
-        type=Text(
-            "a unicast IPv6 address that is not link-local",
-            _is_host6,
-            example=HOST_IP6,
-            type_name="IP address value",
-        ),
+        type=address("a unicast IPv6 address that is not link-local", _is_host6, example=HOST_IP6),
         default=HOST_IP6,
         help="IPv6 address of tap-metadata on the host, as a /128; the proxy listens there on the "
         "same port. The flows rewrite the destination of guests' packets to it. No other interface "
@@ -116,11 +105,10 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "key_prefix6",
-        type=Text(
+        type=network(
             "a unicast IPv6 network of prefix length 64 that is not link-local",
             _is_prefix6,
             example=str(PREFIX6),
-            type_name="IP network value",
         ),
         default=str(PREFIX6),
         help="Network of the source addresses by which the proxy tells guests apart over IPv6. "
@@ -233,7 +221,7 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "identity_sources",
-        type=Several(types.String(choices=IDENTITY_SOURCES), noun="source"),
+        type=Several(types.String(choices=IDENTITY_SOURCES)),
         default=list(IDENTITY_DEFAULT),
         help="Identity sources, which give the instance and project of a port: ovsdb, libvirt, "
         "neutron and store, with commas between them, in order of preference. For each value the "
@@ -423,7 +411,7 @@ def _check_ip6(group: Any) -> None:
     cause = ""
     if len(set(services)) < len(services):
         cause = "it names an address twice"
-    elif any(one in keys for one in services):
+    elif any(service in keys for service in services):
         cause = f"the addresses of [df_metadata] key_prefix6 = {keys} stand for guests"
     if cause:
         raise ConfigError(

@@ -7,6 +7,7 @@ known only when the files are read.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network, ip_address
 from itertools import combinations
 from typing import Any, Final
@@ -15,7 +16,7 @@ from uuid import UUID
 from oslo_config import cfg
 
 from dfmeta.conf.haproxy import HAPROXY
-from dfmeta.conf.kinds import Several, Text
+from dfmeta.conf.kinds import Several, Text, address, ipv4_network
 from dfmeta.errors import ConfigError
 
 GROUP: Final = cfg.OptGroup(
@@ -31,29 +32,19 @@ _VIDS: Final = "2:4000"
 _RANGE: Final = re.compile(r"[0-9]{1,4}:[0-9]{1,4}", re.ASCII)
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.ASCII)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9a-fA-F]{32}")
-_PREFIX_MIN, _PREFIX_MAX = 8, 30
 _EXAMPLE: Final = "10.20.0.0/24"
 _NOT_GIVEN: Final = (cfg.Locations.opt_default, cfg.Locations.set_default)
-_METADATA: Final = IPv4Address("169.254.169.254")
 LOCAL, NEUTRON = "local", "neutron"
 _OF_LOCAL: Final = ("subnet", "gateway", "local_vlan", "mtu", "dns")
 """Options of a network with the driver local; with the driver neutron they are Neutron's."""
 _OF_NEUTRON: Final = ("neutron_network", "neutron_subnet", "security_groups")
-_ID: Final = "the id of a resource of Neutron"
 _EXAMPLE_ID: Final = "22222222-3333-4444-5555-666666666666"
+_RESOURCE: Final = Text("the id of a resource of Neutron", _UUID.fullmatch, example=_EXAMPLE_ID)
 
 
 def _is_range(text: str) -> bool:
     low, _colon, high = text.partition(":")
     return bool(_RANGE.fullmatch(text)) and 1 <= int(low) <= int(high) <= VID_MAX
-
-
-def _is_subnet(text: str) -> bool:
-    network = IPv4Network(text)
-    first = network.network_address
-    return _PREFIX_MIN <= network.prefixlen <= _PREFIX_MAX and not (
-        first.is_loopback or first.is_multicast or first.is_unspecified or _METADATA in network
-    )
 
 
 _IDS: Final = Several(
@@ -180,21 +171,13 @@ NETWORK_OPTS: Final = [
     ),
     cfg.Opt(
         "subnet",
-        type=Text(
-            f"an IPv4 network of prefix length {_PREFIX_MIN} to {_PREFIX_MAX} that is neither "
-            "multicast nor in 127.0.0.0/8, without 169.254.169.254",
-            _is_subnet,
-            example=_EXAMPLE,
-            type_name="IP network value",
-        ),
+        type=ipv4_network(range(8, 31), but="169.254.169.254", example=_EXAMPLE),
         help="Network of the containers' addresses. Required with driver = local. With driver = "
         "neutron, Neutron gives subnet, gateway, mtu and dns, and they must be unset.",
     ),
     cfg.Opt(
         "gateway",
-        type=Text(
-            "an IPv4 address", IPv4Address, example="10.20.0.1", type_name="IP address value"
-        ),
+        type=address("an IPv4 address", IPv4Address, example="10.20.0.1"),
         help="Address of subnet that becomes the containers' default route. Unset: they get no "
         "default route.",
     ),
@@ -214,27 +197,24 @@ NETWORK_OPTS: Final = [
     ),
     cfg.Opt(
         "dns",
-        type=Several(
-            Text("an IP address", ip_address, example="192.0.2.53"),
-            least=0,
-        ),
+        type=Several(Text("an IP address", ip_address, example="192.0.2.53"), least=0),
         default=[],
         help="Addresses of name servers for the containers, with commas between them.",
     ),
     cfg.Opt(
         "neutron_network",
-        type=Text(_ID, _UUID.fullmatch, example=_EXAMPLE_ID),
+        type=_RESOURCE,
         help="Id of the network in Neutron. Required with driver = neutron.",
     ),
     cfg.Opt(
         "neutron_subnet",
-        type=Text(_ID, _UUID.fullmatch, example=_EXAMPLE_ID),
+        type=_RESOURCE,
         help="Id of an IPv4 subnet of neutron_network. Required with driver = neutron. dfmeta "
         "chooses addresses of it that no other port has.",
     ),
     cfg.Opt(
         "security_groups",
-        type=Several(Text(_ID, _UUID.fullmatch, example=_EXAMPLE_ID), least=0),
+        type=Several(_RESOURCE, least=0),
         default=[],
         help="Ids of the security groups of the containers' ports, with commas between them. "
         "Unset: the group default of the virtual machine's project.",
@@ -253,8 +233,8 @@ def allowed(group: Any) -> frozenset[str]:
 
     :param group: ``[attachments]``, or the group of a network whose ``allow`` is set.
     """
-    ids = [UUID(one) for one in group.allow]
-    return frozenset(str(one) for one in ids) | frozenset(one.hex for one in ids)
+    ids = map(UUID, group.allow)
+    return frozenset(text for allowed_id in ids for text in (str(allowed_id), allowed_id.hex))
 
 
 def uses_neutron(conf: cfg.ConfigOpts) -> bool:
@@ -291,26 +271,13 @@ def check(conf: cfg.ConfigOpts) -> None:
 
     :raises ConfigError: naming the option.
     """
-    found = networks(conf)
-    for name, network in found.items():
-        _check_driver(conf, NETWORK + name, network)
-        if conf.attachments.driver == LOCAL:
-            _check_network(NETWORK + name, network)
-    for (one, its), (other, others) in combinations(_local(conf, found), 2):
-        overlap = IPv4Network(its.subnet).overlaps(IPv4Network(others.subnet))
-        if its.local_vlan == others.local_vlan and overlap:
-            raise ConfigError(
-                option=f"[{NETWORK}{other}] local_vlan",
-                value=others.local_vlan,
-                cause=f"[{NETWORK}{one}] has the same, and their subnets overlap",
-                remedy="Give each network a VLAN or a subnet of its own",
-            )
+    groups = {NETWORK + name: network for name, network in networks(conf).items()}
+    for group, network in groups.items():
+        _check_driver(conf, group, network)
+    if conf.attachments.driver == LOCAL:
+        _check_subnets(groups)
     if conf.attachments.enabled:
-        _check_enabled(conf, found)
-
-
-def _local(conf: cfg.ConfigOpts, found: dict[str, Any]) -> list[tuple[str, Any]]:
-    return list(found.items()) if conf.attachments.driver == LOCAL else []
+        _check_enabled(conf, groups)
 
 
 def _check_driver(conf: cfg.ConfigOpts, group: str, network: Any) -> None:
@@ -339,21 +306,32 @@ def _check_driver(conf: cfg.ConfigOpts, group: str, network: Any) -> None:
             )
 
 
-def _check_network(group: str, network: Any) -> None:
-    subnet = IPv4Network(network.subnet)
-    ends = (subnet.network_address, subnet.broadcast_address)
-    gateway = IPv4Address(network.gateway) if network.gateway else None
-    if gateway is not None and (gateway not in subnet or gateway in ends):
-        raise ConfigError(
-            option=f"[{group}] gateway",
-            value=network.gateway,
-            cause=f"it is not the address of a host in subnet = {subnet}",
-            remedy=f"Give an address such as {ends[0] + 1}",
-        )
+def _check_subnets(groups: Mapping[str, Any]) -> None:
+    """Check that gateways are in their subnets, and that no two networks are the same."""
+    for group, network in groups.items():
+        subnet = IPv4Network(network.subnet)
+        ends = (subnet.network_address, subnet.broadcast_address)
+        gateway = IPv4Address(network.gateway) if network.gateway else None
+        if gateway is not None and (gateway not in subnet or gateway in ends):
+            raise ConfigError(
+                option=f"[{group}] gateway",
+                value=network.gateway,
+                cause=f"it is not the address of a host in subnet = {subnet}",
+                remedy=f"Give an address such as {ends[0] + 1}",
+            )
+    for (first, network), (second, other) in combinations(groups.items(), 2):
+        overlap = IPv4Network(network.subnet).overlaps(IPv4Network(other.subnet))
+        if network.local_vlan == other.local_vlan and overlap:
+            raise ConfigError(
+                option=f"[{second}] local_vlan",
+                value=other.local_vlan,
+                cause=f"[{first}] has the same, and their subnets overlap",
+                remedy="Give each network a VLAN or a subnet of its own",
+            )
 
 
-def _check_enabled(conf: cfg.ConfigOpts, found: dict[str, Any]) -> None:
-    if not found:
+def _check_enabled(conf: cfg.ConfigOpts, groups: Mapping[str, Any]) -> None:
+    if not groups:
         raise ConfigError(
             option=f"[{GROUP.name}] enabled",
             value=True,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from oslo_config import cfg, types
 
-from dfmeta.conf.accounts import check_user
+from dfmeta.conf.kinds import check_user, reloaded
 from dfmeta.errors import ConfigError
 
 HAPROXY: Final = "haproxy"
@@ -17,12 +17,11 @@ GROUP: Final = cfg.OptGroup(
     "guests' plain requests.",
 )
 
-OPTS: Final = [
+OPTS: Final = reloaded(
     cfg.Opt(
         "binary",
         type=types.String(regex=r"^\S+$"),
         default="haproxy",
-        mutable=True,
         help="Path of the program, or its name in PATH, /usr/sbin or /usr/local/sbin. The version "
         "must be 2.6 or later.",
     ),
@@ -31,7 +30,6 @@ OPTS: Final = [
         default=1,
         min=1,
         max=64,
-        mutable=True,
         help="Threads of haproxy.",
     ),
     cfg.IntOpt(
@@ -39,20 +37,18 @@ OPTS: Final = [
         default=4096,
         min=64,
         max=65536,
-        mutable=True,
         help="Connections of all guests. More wait in the listeners' queues. haproxy needs three "
         "open files for each, and 512 more: LimitNOFILE= of dfmeta-agent's unit has to allow them.",
     ),
     cfg.StrOpt(
         "user",
         default="",
-        mutable=True,
         help="User that haproxy runs as if the daemon is root. No other program may run as this "
         "user: it could read what haproxy has in memory, and answer guests. Empty: dfmeta-haproxy "
         "if there is such a user, else each process of haproxy has a user id from 65536 to 99999 "
         "that no other process has. haproxy has no capability, whether or not the daemon is root.",
     ),
-]
+)
 
 
 def check(conf: Any) -> None:

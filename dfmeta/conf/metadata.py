@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from dfmeta.conf.kinds import Text
+from dfmeta.conf.kinds import Text, ipv4_network
 from dfmeta.errors import ConfigError
 from dfmeta.identity.key import Keys, MetaKeys
 from dfmeta.model import MetaNames
@@ -28,37 +28,22 @@ TAP: Final = "tap-meta"
 """Name of the internal port, as metadata_path has it."""
 _CIDR: Final = "240.0.0.0/16"
 _BASE_MAC: Final = "fa:16:ee:00:00:00"
-_PREFIX_MIN, _PREFIX_MAX = 10, 29
 _OCTETS: Final = 6
 _GROUP_BIT: Final = 1 << 40
 _NAME_MAX: Final = 15
 """Maximum length of a port's name (IFNAMSIZ of linux/if.h, without the final NUL)."""
 
 
-def _is_cidr(text: str) -> bool:
-    network = IPv4Network(text)
-    first = network.network_address
-    return _PREFIX_MIN <= network.prefixlen <= _PREFIX_MAX and not (
-        first.is_loopback or first.is_multicast or first.is_unspecified
-    )
-
-
 def _is_base_mac(text: str) -> bool:
     octets = text.split(":")
-    is_mac = len(octets) == _OCTETS and all(len(bytes.fromhex(one)) == 1 for one in octets)
+    is_mac = len(octets) == _OCTETS and all(len(bytes.fromhex(octet)) == 1 for octet in octets)
     return is_mac and not int(text.replace(":", ""), 16) & _GROUP_BIT
 
 
 OPTS: Final = [
     cfg.Opt(
         "provider_cidr",
-        type=Text(
-            f"an IPv4 network of prefix length {_PREFIX_MIN} to {_PREFIX_MAX} that is neither "
-            "multicast nor in 127.0.0.0/8",
-            _is_cidr,
-            example=_CIDR,
-            type_name="IP network value",
-        ),
+        type=ipv4_network(range(10, 30), example=_CIDR),
         default=_CIDR,
         help="Network of the Meta IPs, by which the proxy tells guests apart. A network of N "
         "addresses has room for N - 3 addresses of guests, and for as many of IPv6. Packets with "

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from oslo_config import cfg, types
 
-from dfmeta.conf.kinds import Several, Text
-from dfmeta.conf.nova import check_file
+from dfmeta.conf.kinds import Several, Text, check_file
 from dfmeta.errors import ConfigError
 from dfmeta.http.client import client_context
 
@@ -51,7 +50,7 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "valid_interfaces",
-        type=Several(types.String(choices=_INTERFACES), noun="kind"),
+        type=Several(types.String(choices=_INTERFACES)),
         default=["internal", "public"],
         help="Kinds of endpoint to take from Keystone's catalogue, in order of preference: some of "
         "internal, public and admin, with commas between them.",

@@ -8,21 +8,13 @@ from typing import Final
 
 from oslo_config import cfg
 
-from dfmeta.conf.kinds import without_password
+from dfmeta.conf.kinds import check_file, reloaded, without_password
 from dfmeta.errors import ConfigError
 from dfmeta.model import HttpHost
 
-
-def _of_metadata_path(name: str) -> cfg.DeprecatedOpt:
-    """Return the place of an option in the configuration of Neutron's extension metadata_path."""
-    return cfg.DeprecatedOpt(name, group="METADATA")
-
-
-OPTS: Final = [
+OPTS: Final = reloaded(
     cfg.StrOpt(
         "auth_ca_cert",
-        deprecated_opts=[_of_metadata_path("auth_ca_cert")],
-        mutable=True,
         help="PEM file with the certificates of the authorities for Nova's certificate. Unset: the "
         "system's authorities. Read at the start and at a SIGHUP.",
     ),
@@ -30,64 +22,51 @@ OPTS: Final = [
         "nova_metadata_host",
         default="127.0.0.1",
         # Neutron's name for it before its release of 2017; files of upgraded hosts still have it.
-        deprecated_opts=[
-            cfg.DeprecatedOpt("nova_metadata_ip"),
-            _of_metadata_path("nova_metadata_host"),
-        ],
-        mutable=True,
+        deprecated_opts=[cfg.DeprecatedOpt("nova_metadata_ip")],
         help="Host of Nova's metadata API, or a comma list of hosts, each with an optional :port. "
         "They are tried in this order. A host that fails is skipped for 10 seconds, unless all "
         "hosts have failed. Write an IPv6 address with a port in brackets.",
     ),
     cfg.PortOpt(
         "nova_metadata_port",
-        deprecated_opts=[_of_metadata_path("nova_metadata_port")],
         default=8775,
         min=1,
-        mutable=True,
         help="TCP port of Nova's metadata API on hosts of nova_metadata_host without a :port.",
     ),
     cfg.StrOpt(
         "nova_metadata_protocol",
-        deprecated_opts=[_of_metadata_path("nova_metadata_protocol")],
         default="http",
         choices=["http", "https"],
-        mutable=True,
         help="Protocol of Nova's metadata API. Must match the service at nova_metadata_port.",
     ),
     cfg.BoolOpt(
         "nova_metadata_insecure",
-        deprecated_opts=[_of_metadata_path("nova_metadata_insecure")],
         default=False,
-        mutable=True,
         help="With https, do not check Nova's certificate. An attacker on the network path can "
         "then read user-data and send answers in Nova's name.",
     ),
     cfg.StrOpt(
         "nova_client_cert",
-        deprecated_opts=[_of_metadata_path("nova_client_cert")],
-        mutable=True,
         help="PEM file with the client certificate for Nova, followed by the certificates of the "
         "chain to its authority. Read at the start and at a SIGHUP.",
     ),
     cfg.StrOpt(
         "nova_client_priv_key",
-        deprecated_opts=[_of_metadata_path("nova_client_priv_key")],
-        mutable=True,
         help="PEM file with the private key of nova_client_cert, without a passphrase. Read at the "
         "start and at a SIGHUP; the daemon's user must be able to read it.",
     ),
     cfg.StrOpt(
         "metadata_proxy_shared_secret",
-        deprecated_opts=[_of_metadata_path("metadata_proxy_shared_secret")],
         default="",
         secret=True,
-        mutable=True,
         help="Secret for the signature of instance ids. Must be the same as [neutron] "
         "metadata_proxy_shared_secret in nova.conf; if it differs, Nova answers 403. Required with "
         "backend = nova.",
     ),
-]
+)
+for _option in OPTS:
+    # Where the configuration of Neutron's extension metadata_path has it.
+    _option.deprecated_opts.append(cfg.DeprecatedOpt(_option.name, group="METADATA"))
 
 
 def hosts(conf: cfg.ConfigOpts) -> list[HttpHost]:
@@ -201,22 +180,3 @@ def _is_name(text: str) -> bool:
     return (
         bool(text) and text.isprintable() and not any(c.isspace() or c in "/?#@[]:%" for c in text)
     )
-
-
-def check_file(option: str, path: str | None) -> None:
-    """Check that the file at *path*, the value of *option*, can be read; do nothing if it is empty.
-
-    :raises ConfigError: naming the option.
-    """
-    if not path:
-        return
-    try:
-        with open(path, "rb"):
-            return
-    except OSError as error:
-        raise ConfigError(
-            option=option,
-            value=path,
-            cause=error.strerror,
-            remedy="Name a PEM file that the daemon may read",
-        ) from error

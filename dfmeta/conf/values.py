@@ -1,12 +1,15 @@
-"""The values in force in a daemon, as a document for the commands on its host.
+"""The values in force in a daemon: after a SIGHUP, and as a document for the commands on its host.
 
-A secret has no value there. A command reads it from its own files, and says which of them are newer
-than the daemon's reading.
+A SIGHUP reloads the options with ``mutable=True``. In the configuration that
+:func:`keep_running_values` leaves, an option that needs a restart keeps its running value, so that
+each reader continues with the value in force. A secret has no value in the document: a command
+reads it from its own files, and says which of them are newer than the daemon's reading.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +17,15 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from dfmeta.conf import neutron
-from dfmeta.conf.daemons import AGENT, OWN, READS, Name, is_reloaded, shown, value_of
+import dfmeta.conf
+from dfmeta.conf import agent, attachments, limits, neutron, store
 from dfmeta.errors import ConfigError
 
+Name = tuple[str, str]
+"""Group and option."""
+
+AGENT: Final = "dfmeta-agent"
+STORE: Final = "dfmeta-store"
 RELOAD: Final = "reload"
 RESTART: Final = "restart"
 _GIVEN: Final = {
@@ -27,6 +35,123 @@ _GIVEN: Final = {
 """Origins of values that files do not override."""
 _FILES: Final = "files"
 _DATABASES: Final = (("store", "connection"), ("attachments", "connection"))
+
+
+def _in(group: str, *names: str) -> frozenset[Name]:
+    return frozenset((group, name) for name in names)
+
+
+OWN: Final = {
+    (group or "DEFAULT", option.dest): option
+    for group, options in dfmeta.conf.own_opts()
+    for option in options
+}
+"""dfmeta's options, in the order of the groups: a value may refer to an earlier option."""
+EVERY: Final = frozenset(OWN)
+_STORE: Final = frozenset(name for name in EVERY if name[0] == store.GROUP.name)
+_OF_GUESTS: Final = frozenset(
+    name for name in EVERY if name[0] in (limits.GROUP.name, limits.RATE_GROUP.name)
+)
+READS: Final[Mapping[str, frozenset[Name]]] = {
+    AGENT: EVERY - _in(store.GROUP.name, "guest_listen", "trusted_proxies"),
+    STORE: _OF_GUESTS
+    | _in("DEFAULT", "debug")
+    | _in(agent.GROUP.name, "hold_timeout", "timeout_answer", "refuse_forwarded")
+    | _in(agent.GROUP.name, "admin_listen", "state_path")
+    | _STORE - _in(store.GROUP.name, "defaults"),
+}
+"""Daemon → options that it reads."""
+
+
+def is_reloaded(name: Name) -> bool:
+    """Return whether a SIGHUP reloads an option; others that a daemon reads need a restart."""
+    return name in OWN and bool(OWN[name].mutable)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changed options after the configuration was read again, as ``[group] option``."""
+
+    taken: tuple[str, ...]
+    """Options whose new value is in force from now on."""
+    waiting: tuple[str, ...]
+    """Options that need a restart."""
+
+    def tell(self, log: logging.Logger) -> None:
+        """Log the result of a SIGHUP: a line for the options in force, one for those not yet.
+
+        Only names are logged, since a value may be a secret.
+        """
+        if self.taken:
+            log.info("Reloaded, with changed options: %s", ", ".join(self.taken))
+        else:
+            log.info("Reloaded, and no option that can be reloaded has changed")
+        if self.waiting:
+            log.warning(
+                "Not changed until a restart, the values in force stay: %s", ", ".join(self.waiting)
+            )
+
+
+def keep_running_values(conf: cfg.ConfigOpts, running: cfg.ConfigOpts, *, daemon: str) -> Changes:
+    """Set the options of *conf*, which was just read, that need a restart to those of *running*.
+
+    oslo.config's ``mutate_config_files`` changes the running configuration before its values are
+    checked together; here a wrong file changes nothing.
+
+    :param daemon: :data:`AGENT` or :data:`STORE`. Options that it does not read are not compared.
+    :raises ConfigError: when Neutron is used and its account is wrong.
+    """
+    names = [name for name in OWN if name in READS[daemon]]
+    if daemon == AGENT and (
+        "neutron" in conf.df_metadata.identity_sources or attachments.uses_neutron(conf)
+    ):
+        neutron.session(conf)
+        names += _of_keystone(conf)
+    taken, waiting = [], []
+    for name in names:
+        before = value_of(running, name)
+        if before == value_of(conf, name):
+            continue
+        if is_reloaded(name):
+            taken.append(shown(name))
+        else:
+            waiting.append(shown(name))
+            conf.set_override(name[1], before, group=_group(name))
+    if daemon == AGENT:
+        taken += _changed_networks(conf, running)
+    return Changes(tuple(taken), tuple(waiting))
+
+
+def _changed_networks(conf: cfg.ConfigOpts, running: cfg.ConfigOpts) -> list[str]:
+    """Return the groups of networks of containers that were added, removed or changed."""
+    before, now = (
+        {
+            name: tuple(network[option.dest] for option in attachments.NETWORK_OPTS)
+            for name, network in attachments.networks(config).items()
+        }
+        for config in (running, conf)
+    )
+    changed = sorted(
+        name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
+    )
+    return [f"[{attachments.NETWORK}{name}]" for name in changed]
+
+
+def _of_keystone(conf: cfg.ConfigOpts) -> Iterator[Name]:
+    """Yield the options of the account, which keystoneauth1 registers when a session is made."""
+    yield from (("neutron", name) for name in conf.neutron if ("neutron", name) not in OWN)
+
+
+def value_of(conf: cfg.ConfigOpts, name: Name) -> Any:
+    """Return an option's value; None if the configuration does not have the option."""
+    section: Mapping[str, Any] = conf if name[0] == "DEFAULT" else conf[name[0]]
+    # keystoneauth1's options depend on the kind of authentication.
+    return section[name[1]] if name[1] in section else None  # noqa: SIM401  # its get() raises
+
+
+def shown(name: Name) -> str:
+    """Return an option's name for a message: ``[group] option``."""
+    return f"[{name[0]}] {name[1]}"
 
 
 @dataclass
@@ -53,7 +178,7 @@ def document(conf: cfg.ConfigOpts, read_at: float) -> dict[str, Any]:
     return {
         "files": _files(conf),
         "read_at": read_at,
-        "options": [_row(conf, name) for name in _every(conf)],
+        "options": [_row(conf, name) for name in (*OWN, *_of_keystone(conf))],
     }
 
 
@@ -77,7 +202,7 @@ def take(conf: cfg.ConfigOpts, answer: Any) -> Differences:
 
 
 def _row(conf: cfg.ConfigOpts, name: Name) -> dict[str, Any]:
-    value = value_of(conf, name)
+    value, place = value_of(conf, name), conf.get_location(name[1], _group(name))
     changed_by: str | None = RELOAD if is_reloaded(name) else RESTART
     if name in OWN and name not in READS[AGENT]:
         changed_by = None
@@ -86,7 +211,7 @@ def _row(conf: cfg.ConfigOpts, name: Name) -> dict[str, Any]:
         "option": name[1],
         **({} if _hidden(conf, name, value) else {"value": value}),
         "changed_by": changed_by,
-        "given_by": _given_by(conf, name),
+        "given_by": _GIVEN.get(place.location, _FILES) if place is not None else _FILES,
     }
 
 
@@ -99,7 +224,8 @@ def _take_row(conf: cfg.ConfigOpts, row: Mapping[str, Any], differences: Differe
     if name == ("df_metadata", "identity_sources") and "neutron" in (row["value"] or ()):
         with contextlib.suppress(ConfigError):  # doctor's check of Neutron reports the error
             neutron.session(conf)
-    if row["changed_by"] is None or "value" not in row or not _exists(conf, name):
+    exists = name in OWN or name in _of_keystone(conf)
+    if row["changed_by"] is None or "value" not in row or not exists:
         return ""
     if value_of(conf, name) == row["value"]:
         return ""
@@ -116,13 +242,6 @@ def _take_row(conf: cfg.ConfigOpts, row: Mapping[str, Any], differences: Differe
     return str(Path(place.detail).absolute())
 
 
-def _every(conf: cfg.ConfigOpts) -> Iterator[Name]:
-    """Yield names in the order of the groups: a value may refer to an earlier option."""
-    yield from OWN
-    # keystoneauth1 registers the options of the account when a session is made.
-    yield from (("neutron", name) for name in conf.neutron if ("neutron", name) not in OWN)
-
-
 def _hidden(conf: cfg.ConfigOpts, name: Name, value: object) -> bool:
     """Return whether a value is secret."""
     if not value:
@@ -133,15 +252,6 @@ def _hidden(conf: cfg.ConfigOpts, name: Name, value: object) -> bool:
     option = OWN.get(name) or conf._groups[name[0]]._opts[name[1]]["opt"]
     # A URL may contain a user and a password.
     return bool(option.secret) or ("://" in str(value) and "@" in str(value))
-
-
-def _given_by(conf: cfg.ConfigOpts, name: Name) -> str:
-    place = conf.get_location(name[1], _group(name))
-    return _GIVEN.get(place.location, _FILES) if place is not None else _FILES
-
-
-def _exists(conf: cfg.ConfigOpts, name: Name) -> bool:
-    return name in OWN or (name[0] == neutron.GROUP.name and name[1] in conf.neutron)
 
 
 def _group(name: Name) -> str | None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from dfmeta.conf import limits as limit_options
-from dfmeta.conf import rate as rate_options
 from dfmeta.conf import store as store_options
 from dfmeta.http.http1 import HeadLimits
 from dfmeta.http.limits import Limits
@@ -118,7 +117,7 @@ def worker_share(limits: Limits, workers: int) -> Limits:
 
 def make_rates(conf: cfg.ConfigOpts) -> RateSettings:
     """Return the rates of ``[metadata_rate_limiting]``."""
-    group = conf[rate_options.GROUP.name]
+    group = conf[limit_options.RATE_GROUP.name]
     return RateSettings(
         enabled=group.rate_limit_enabled,
         ip_versions=frozenset(group.ip_versions),

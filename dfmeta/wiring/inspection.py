@@ -13,8 +13,8 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta.conf import attachments as attachment_options
 from dfmeta.conf import limits as limit_options
-from dfmeta.conf.accounts import HAPROXY_ACCOUNT, WORKER_ACCOUNT, account_of
 from dfmeta.conf.haproxy import HAPROXY
+from dfmeta.conf.kinds import HAPROXY_ACCOUNT, WORKER_ACCOUNT, account_of
 from dfmeta.doctor.checks_daemon import OptionFacts
 from dfmeta.doctor.checks_haproxy import ProgramFacts
 from dfmeta.doctor.probes import AttachmentOptions, InspectionOptions

@@ -18,7 +18,7 @@ from oslo_config import cfg
 
 from dfmeta.conf import neutron as neutron_options
 from dfmeta.conf import nova as nova_options
-from dfmeta.conf.accounts import HAPROXY_ACCOUNT, account_of
+from dfmeta.conf.kinds import HAPROXY_ACCOUNT, account_of
 from dfmeta.errors import ConfigError
 from dfmeta.neutron.client import NeutronApi
 from dfmeta.proxy.backends.nova_requests import NovaSettings

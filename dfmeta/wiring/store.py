@@ -16,8 +16,7 @@ import webob
 from oslo_config import cfg
 
 from dfmeta.admin.browsers import cross_origin_reason, own_names
-from dfmeta.conf import auth as auth_options
-from dfmeta.conf import lookup as lookup_options
+from dfmeta.conf import store as store_options
 from dfmeta.errors import ConfigError, StoreError, TokenFileError
 from dfmeta.runtime import hub, names, threads
 from dfmeta.runtime.threads import call_in_thread
@@ -40,7 +39,6 @@ _READERS: Final = {"sqlite": 2, "postgresql": 8}
 _WRITERS: Final = {"sqlite": 1, "postgresql": 4}
 """Transactions at once, each with a connection that is kept open. SQLite allows one writer at a
 time, and a file on this host answers fast enough for two readers."""
-_AUTH: Final = tuple(option.dest for option in auth_options.OPTS)
 
 _repositories: dict[str, Repository] = {}
 _pullers: dict[object, Puller | None] = {}
@@ -71,12 +69,12 @@ def open_puller(conf: cfg.ConfigOpts) -> Puller | None:
     :raises ConfigError, StoreError: for the errors of :func:`open_repository`.
     """
     group = conf.store
-    key = tuple((option.dest, str(group[option.dest])) for option in lookup_options.OPTS)
-    if (group.connection, key) not in _pullers:
-        _pullers[group.connection, key] = make_puller(
+    key = (group.connection, *(str(group[name]) for name in store_options.LOOKUP))
+    if key not in _pullers:
+        _pullers[key] = make_puller(
             conf, open_repository(group.connection), resolve=names.addresses
         )
-    return _pullers[group.connection, key]
+    return _pullers[key]
 
 
 def store_fault(url: str) -> str:
@@ -121,7 +119,7 @@ class StoreApi:
 
         :raises DfmetaError: for the errors of a start; nothing has changed then.
         """
-        same = all(conf.store[name] == self._conf.store[name] for name in _AUTH)
+        same = all(conf.store[name] == self._conf.store[name] for name in store_options.AUTH)
         authorizer = self._authorizer if same else _authorizer(conf)
         repository = self.repository or open_repository(conf.store.connection)
         api = _make_api(conf, authorizer, repository)

@@ -33,7 +33,7 @@ import dfmeta
 import dfmeta.conf
 from dfmeta.admin.troubles import TROUBLES
 from dfmeta.conf import attachments
-from dfmeta.conf.daemons import AGENT, READS, STORE, is_reloaded
+from dfmeta.conf.values import AGENT, READS, STORE, is_reloaded
 from dfmeta.doctor.check import NEEDS, PLACES
 from dfmeta.doctor.table import CHECKS
 from dfmeta.errors import DfmetaError

@@ -14,7 +14,7 @@ from dfmeta.attach.drivers import local
 from dfmeta.cli.store_target import TOKEN
 from dfmeta.cli.token_command import token
 from dfmeta.cmd import central, daemon, keepers, status_page
-from dfmeta.conf import DEFAULT_FILES, agent, auth, limits, metadata, rate, store
+from dfmeta.conf import DEFAULT_FILES, agent, limits, metadata, store
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
 from dfmeta.devices.schema import SCHEMA, TAG_MAX
 from dfmeta.flows import pipeline
@@ -54,7 +54,7 @@ from dfmeta.store.db import HEAD, repository
 from dfmeta.store.db.record import HTTP_TOKENS, Kind
 from dfmeta.store.guest import documents, ec2, openstack
 
-DEFAULTS = {one.name: one.default for one in (*agent.OPTS, *rate.OPTS, *limits.OPTS)}
+DEFAULTS = {one.name: one.default for one in (*agent.OPTS, *limits.RATE_OPTS, *limits.OPTS)}
 LISTEN = DEFAULTS["admin_listen"]
 LAYOUT = Layout()
 META = MetaKeys(IPv4Network("240.0.0.0/16"), IPv6Network("fd00::/64"), "fa:16:ee:00:00:00")
@@ -136,7 +136,7 @@ def _scopes(operation: str) -> str:
 def _store_access() -> Iterable[str]:
     operations = {"upsert": "push, refresh", "read": "read", "delete": "delete"}
     assert operations.keys() == set(caller.OPERATIONS)
-    yield from (option.name for option in auth.OPTS)
+    yield from store.AUTH
     yield from (f"* - {text} - {_scopes(name)} " for name, text in operations.items())
     listed = ", ".join(f"``{one}``" for one in caller.scopes_for_any("read"))
     yield f"* - list records - {listed} "
@@ -302,7 +302,7 @@ def _store_api() -> Iterable[str]:
     yield f"{repository.PAGE} records at most"
     yield f"{strictjson.DEPTH_MAX} arrays and objects inside each other at most"
     yield {60: "nothing came for a minute"}[int(admin_server.SILENCE)]
-    yield f"``[store] {store.OPTS[-1].name}``"
+    yield "``[store] max_body``"
     yield from (f"``{mode}``" for mode in (*HTTP_TOKENS, *requests.ENCODINGS))
     for route in routes.ROUTES:
         if route.kind is not Kind.USERDATA:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dfmeta.conf import agent, limits, rate, store
+from dfmeta.conf import agent, limits, store
 from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, Endpoint, GuestRequest, Port
@@ -19,7 +19,7 @@ from tests.core.unit.support import INSTANCE, address
 PAGE = (ROOT / "doc/source/proxy.rst").read_text(encoding="utf-8")
 ROWS = [row for row in rows(PAGE) if len(row) == 3]
 OPTIONS: dict[str, Any] = {
-    one.name: one for module in (agent, limits, rate, store) for one in module.OPTS
+    one.name: one for one in (*agent.OPTS, *limits.OPTS, *limits.RATE_OPTS, *store.OPTS)
 }
 SOURCES = sources()
 

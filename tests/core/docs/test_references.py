@@ -14,7 +14,7 @@ import dfmeta.conf
 from dfmeta.cli.ctl import cli
 from dfmeta.cmd import daemon
 from dfmeta.conf import attachments, neutron
-from dfmeta.conf.daemons import AGENT, EVERY, READS, Changes
+from dfmeta.conf.values import AGENT, EVERY, READS, Changes
 from dfmeta.errors import ConfigError
 from tests.core.docs.sources import ROOT
 from tests.harness.domains import definition

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dfmeta.admin.server import HELD
 from dfmeta.cmd import central, daemon
-from dfmeta.conf import accounts, agent, limits
+from dfmeta.conf import agent, kinds, limits
 from dfmeta.store.api.checks import USERDATA_MAX
 from tests.core.docs.sources import ROOT
 
@@ -51,7 +51,7 @@ def test_a_service_that_ends_with_a_status_is_started_again_each_time() -> None:
 def test_accounts_are_those_of_the_options() -> None:
     text = (ROOT / "etc/sysusers.d/dfmeta.conf").read_text(encoding="utf-8")
     users = re.findall(r"^u (\S+) - ", text, re.MULTILINE)
-    assert users == [accounts.HAPROXY_ACCOUNT, accounts.WORKER_ACCOUNT]
+    assert users == [kinds.HAPROXY_ACCOUNT, kinds.WORKER_ACCOUNT]
     assert all(f"``{user}``" in PAGE for user in users)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.conf import accounts as option
+from dfmeta.conf import kinds as option
 from dfmeta.errors import ConfigError
 from dfmeta.host import accounts
 from dfmeta.host.accounts import NUMBERS, SMALL_NUMBERS, Account

@@ -15,11 +15,10 @@ from webob.dec import wsgify
 import dfmeta.conf
 from dfmeta.admin.listener import AdminApplication
 from dfmeta.admin.server import SAME_HOST
-from dfmeta.conf import daemons, values
-from dfmeta.conf.daemons import AGENT, READS, STORE, Changes
+from dfmeta.conf import values
 from dfmeta.conf.limits import OPTS
 from dfmeta.conf.unknown import SAMPLE, unknown_options
-from dfmeta.conf.values import Differences
+from dfmeta.conf.values import AGENT, READS, STORE, Changes, Differences
 from dfmeta.errors import ConfigError
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.rate import RateSettings, Window
@@ -54,7 +53,7 @@ def rows(conf: cfg.ConfigOpts) -> dict[str, dict[str, Any]]:
 def test_every_option_is_listed_with_its_value(load: Load) -> None:
     conf = load(port=18081)
     found = rows(conf)
-    assert found.keys() == {daemons.shown(name) for name in daemons.EVERY}
+    assert found.keys() == {values.shown(name) for name in values.EVERY}
     assert found["[df_metadata] port"] == {
         "group": "df_metadata",
         "option": "port",
@@ -277,13 +276,13 @@ def said(caplog: pytest.LogCaptureFixture, changes: Changes) -> list[tuple[str, 
 
 
 def test_every_option_is_read_by_a_daemon() -> None:
-    assert READS[AGENT] | READS[STORE] == daemons.EVERY
+    assert READS[AGENT] | READS[STORE] == values.EVERY
 
 
 def test_reloadable_options_are_taken_and_the_rest_is_kept(load: Load) -> None:
     running = load(hold_timeout=8, port=18080, nova_metadata_port=1)
     conf = load(hold_timeout=2, port=18081, integration_bridge="br-other")
-    changes = daemons.keep_running_values(conf, running, daemon=AGENT)
+    changes = values.keep_running_values(conf, running, daemon=AGENT)
     assert changes == Changes(
         taken=("[df_metadata] hold_timeout",),
         waiting=("[df_metadata] port", "[df_metadata] integration_bridge"),
@@ -294,18 +293,16 @@ def test_reloadable_options_are_taken_and_the_rest_is_kept(load: Load) -> None:
 
 def test_option_of_the_other_daemon_is_ignored(load: Load) -> None:
     conf = load(port=18081, store__guest_listen="192.0.2.1:80", store__trusted_proxies="192.0.2.9")
-    assert daemons.keep_running_values(conf, load(), daemon=AGENT).waiting == (
-        "[df_metadata] port",
-    )
+    assert values.keep_running_values(conf, load(), daemon=AGENT).waiting == ("[df_metadata] port",)
     conf = load(port=18081, store__guest_listen="192.0.2.1:80", store__trusted_proxies="192.0.2.9")
-    assert daemons.keep_running_values(conf, load(), daemon=STORE) == Changes(
+    assert values.keep_running_values(conf, load(), daemon=STORE) == Changes(
         taken=("[store] trusted_proxies",), waiting=("[store] guest_listen",)
     )
 
 
 def test_names_are_logged_and_no_value(load: Load, caplog: pytest.LogCaptureFixture) -> None:
     conf = load(DEFAULT__metadata_proxy_shared_secret=HIDDEN, port=18081, hold_timeout=1)
-    changes = daemons.keep_running_values(conf, load(), daemon=AGENT)
+    changes = values.keep_running_values(conf, load(), daemon=AGENT)
     taken = "[DEFAULT] metadata_proxy_shared_secret, [df_metadata] hold_timeout"
     kept = "Not changed until a restart, the values in force stay: [df_metadata] port"
     assert said(caplog, changes) == [

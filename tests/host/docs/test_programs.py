@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dfmeta.conf.daemons import EVERY, READS, STORE
+from dfmeta.conf.values import EVERY, READS, STORE
 from dfmeta.guest.cni import Code
 from tests.core.docs.test_cni_doc import LISTS
 from tests.core.docs.test_migrate import KNOWN, rows

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dfmeta.conf.accounts import HAPROXY_ACCOUNT, WORKER_ACCOUNT
+from dfmeta.conf.kinds import HAPROXY_ACCOUNT, WORKER_ACCOUNT
 from tests.core.docs.page import rows, sections
 
 ROOT = Path(__file__).parents[3]
