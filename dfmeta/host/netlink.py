@@ -337,7 +337,7 @@ class HostSide:
         )
 
     def _ensure_route(self, ipr: Rtnetlink, index: int) -> str:
-        # A route of an earlier release has no next hop and is replaced.
+        # A route with another next hop or MTU is replaced.
         routes = self._routes(ipr, index, self.wanted)
         if (self.wanted.next_hop, ROUTE_MTU) in routes:
             return ""

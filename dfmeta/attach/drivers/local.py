@@ -250,7 +250,7 @@ class LocalDriver:
             if end.peer.startswith(PARENT)
         ]
         parent = parents[0] if len(parents) == 1 else ""
-        # Without the address, of an earlier version, its source is not checked.
+        # Without the address, its source is not checked.
         return Found(id=name, parent=parent, vid=vid, whole=checked)
 
     def _await(self, names: Sequence[str], *, has_peers: bool = True) -> None:
