@@ -131,7 +131,7 @@ class AgentAdmin:
     def _names(self) -> dict[str, list[str]]:
         """Return instance → the names in its record, of the instances of this host."""
         instances = [port.instance_id for port in self._parts.registry.ports()]
-        return {one: [*names] for one, names in self._record_names(instances).items()}
+        return {name: [*names] for name, names in self._record_names(instances).items()}
 
     def _haproxy(self, *, thorough: bool = True) -> dict[str, Any] | None:
         proxy = self._parts.proxy

@@ -128,7 +128,7 @@ class Central:
         self._admin = admin.serve(place, application, sock=sock)
 
     def _make_page(self) -> StatusPage:
-        records = status_page.Records(lambda: self._repository)
+        records = status_page.RecordCount(lambda: self._repository)
         sources = status_page.Sources(
             program=PROG,
             health=self._health,
@@ -182,11 +182,11 @@ class Central:
         notify(os.environ, "STOPPING=1")
         deadline = min(self._signals.ended_at, clock.now()) + GRACE
         grace = max(0.0, deadline - clock.now())
-        servers = [one for one in (self._admin, self._guests) if one is not None]
+        servers = (self._admin, self._guests)
         # Each stops accepting connections and ends after its last running request.
-        ending = [threads.spawn(one.stop, grace) for one in servers]
-        for one in ending:
-            one.wait()
+        ending = [threads.spawn(server.stop, grace) for server in servers if server is not None]
+        for thread in ending:
+            thread.wait()
 
     def _reload(self) -> None:
         try:

@@ -146,8 +146,8 @@ class Start:
     def _await_host(self) -> bool:
         parts = self._parts
         return all(
-            self.wait_for(there, error)
-            for there, error in (
+            self.wait_for(condition, error)
+            for condition, error in (
                 (
                     lambda: parts.update.connected and self.knows_ports,
                     partial(faults.no_ovsdb, parts.watcher.remote),
@@ -204,21 +204,21 @@ class Start:
 
     def wait_for(
         self,
-        there: Callable[[], bool],
+        condition: Callable[[], bool],
         error: Callable[[], StartError],
         *,
         busy: Callable[[], bool] = lambda: False,
     ) -> bool:
         """Wait for a condition until the deadline; False when the process is to end.
 
-        :param there: the condition.
+        :param condition: returns whether the wait is over.
         :param error: returns the error for a missed deadline.
         :param busy: returns whether there is progress; if so, the wait goes on after the deadline.
         :raises StartError: *error*, when the deadline has passed.
         :raises ThreadEndedError: when a thread has ended that the daemon needs.
         """
         waiting = faults.StartupProgress(self._deadline)
-        while not there():
+        while not condition():
             hub.VITAL.check()
             if self._ending():
                 return False

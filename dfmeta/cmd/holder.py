@@ -43,7 +43,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _IFF_UP = 1
 
 
-class Held:
+class HeldListeners:
     """The listeners, and how long they are kept without a daemon.
 
     :param fds: descriptors of the listeners, IPv4's first; empty once they are dropped.
@@ -96,7 +96,7 @@ def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
     return message, list(fds)
 
 
-def serve(name: str, held: Held) -> int:
+def serve(name: str, held: HeldListeners) -> int:
     """Hold listeners until they are dropped or no daemon connects in time.
 
     :return: the exit status.
@@ -136,7 +136,7 @@ def take_down(device: str) -> None:
         fcntl.ioctl(sock, _SIOCSIFFLAGS, _IFREQ.pack(name, flags & ~_IFF_UP))
 
 
-def _attend(connection: socket.socket, held: Held) -> None:
+def _attend(connection: socket.socket, held: HeldListeners) -> None:
     """Serve one daemon until it disconnects or drops the listeners."""
     with contextlib.suppress(OSError, ValueError):
         while held.fds:
@@ -160,5 +160,5 @@ def _attend(connection: socket.socket, held: Held) -> None:
 
 if __name__ == "__main__":
     _program, _name, _fds, _seconds, _device = sys.argv
-    _held = Held(list(map(int, _fds.split(","))), float(_seconds), _device)
+    _held = HeldListeners(list(map(int, _fds.split(","))), float(_seconds), _device)
     sys.exit(serve(_name, _held))

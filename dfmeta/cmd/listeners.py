@@ -164,9 +164,9 @@ class GuestListeners:
 
         :raises HostError: when they cannot be kept.
         """
-        mine = self._numbers(without=self._elsewhere)
-        if mine:
-            self._keeper.look_after(mine)
+        kept = self._numbers(without=self._elsewhere)
+        if kept:
+            self._keeper.look_after(kept)
 
     def close_former(self) -> None:
         """Close the listeners of an earlier run that are not used.
@@ -253,12 +253,12 @@ class GuestListeners:
         self._confine(self._index())
 
     def _keep(self) -> None:
-        mine = self._numbers(without=self._elsewhere)
-        if not mine:
+        kept = self._numbers(without=self._elsewhere)
+        if not kept:
             self._keeper.drop()
             return
         try:
-            self._keeper.keep(mine)
+            self._keeper.keep(kept)
         except HostError as error:
             LOG.warning("The listener is not kept, and a restart will refuse guests: %s", error)
 

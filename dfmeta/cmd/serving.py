@@ -71,7 +71,7 @@ class Serving:
     """
 
     def __init__(self, listeners: Sequence[int], pipe: int, rights: int, *, parent: int) -> None:
-        self._listeners = [adopt(one) for one in listeners]
+        self._listeners = [adopt(fd) for fd in listeners]
         self._pipe = Pipe(adopt(pipe))
         self._rights = original("socket").socket(fileno=rights)
         self._parent = parent
@@ -168,14 +168,14 @@ class Serving:
                 self._tell_recent()
 
     def _tell_accepted(self) -> None:
-        told = ACCEPTED.take()
-        for first in range(0, len(told), PORTS_AT_ONCE):
-            self._pipe.send("accepted", told[first : first + PORTS_AT_ONCE])
+        self._tell_ports("accepted", ACCEPTED.take())
 
     def _tell_recent(self) -> None:
-        told = RECENT.take()
-        for first in range(0, len(told), PORTS_AT_ONCE):
-            self._pipe.send("recent", told[first : first + PORTS_AT_ONCE])
+        self._tell_ports("recent", RECENT.take())
+
+    def _tell_ports(self, function: str, ports: Sequence[object]) -> None:
+        for first in range(0, len(ports), PORTS_AT_ONCE):
+            self._pipe.send(function, ports[first : first + PORTS_AT_ONCE])
 
     def _count(self, claim: Claim, change: int) -> None:
         self._use.count((*claim.endpoint, claim.slot, claim.epoch), change)

@@ -122,14 +122,14 @@ def facts_of_host(
     )
 
 
-def _haproxy_in_words(found: Mapping[str, Any] | None) -> str:
-    if found is None:
+def _haproxy_in_words(facts: Mapping[str, Any] | None) -> str:
+    if facts is None:
         return f"{HAPROXY}, which has not started yet"
-    runs = f"process {found['pid']}" if found["pid"] else "not running, see dfmeta doctor"
-    count = found["restarts"]
+    runs = f"process {facts['pid']}" if facts["pid"] else "not running, see dfmeta doctor"
+    count = facts["restarts"]
     times = "once" if count == 1 else f"{count} times"
     ended = f", restarted {times} after a fault" if count else ""
-    return f"{' '.join(filter(None, (HAPROXY, found['version'])))}, {runs}{ended}"
+    return f"{' '.join(filter(None, (HAPROXY, facts['version'])))}, {runs}{ended}"
 
 
 def facts_of_store(conf: cfg.ConfigOpts, records: Callable[[], str]) -> Sequence[tuple[str, str]]:
@@ -143,7 +143,7 @@ def facts_of_store(conf: cfg.ConfigOpts, records: Callable[[], str]) -> Sequence
     )
 
 
-class Records:
+class RecordCount:
     """The number of records as text; the store is queried at most twice a minute.
 
     :param repository: returns the store; None until it is open.
@@ -188,7 +188,7 @@ class RecordNames:
         clock: Callable[[], float] = clock.now,
     ) -> None:
         self._repository, self._clock = repository, clock
-        self._known: dict[str, tuple[float, Record | None, tuple[str, ...]]] = {}
+        self._cached: dict[str, tuple[float, Record | None, tuple[str, ...]]] = {}
         """Instance → when its record was read, the record and its names."""
 
     def __call__(self, instances: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
@@ -199,24 +199,24 @@ class RecordNames:
         repository, now = self._repository(), self._clock()
         if repository is None:
             return {}
-        wanted = [one for one in dict.fromkeys(instances) if one]
-        known = {one: self._known[one] for one in wanted if one in self._known}
-        asked = wanted
+        wanted = dict.fromkeys(filter(None, instances))
+        cached = {name: old for name, old in self._cached.items() if name in wanted}
+        due = list(wanted)
         if not repository.shows_changes:
-            kept = {one for one, old in known.items() if now - old[0] < RECORDS_KEPT}
-            asked = [one for one in wanted if one not in kept][:NAMES_ASKED]
+            fresh = {name for name, old in cached.items() if now - old[0] < RECORDS_KEPT}
+            due = [instance for instance in wanted if instance not in fresh][:NAMES_ASKED]
         turns = Turns()
         # The page has its own line for the database; without it, names are left out.
         with contextlib.suppress(StoreError):
-            for instance in asked:
+            for instance in due:
                 turns.give_way()
                 record = repository.get(instance)
-                old = known.get(instance)
+                old = cached.get(instance)
                 same = old is not None and old[1] is record
                 names = old[2] if old and same else names_in(record.metadata if record else None)
-                known[instance] = now, record, names
-        self._known = known
-        return {one: known[one][2] for one in wanted if one in known and known[one][2]}
+                cached[instance] = now, record, names
+        self._cached = cached
+        return {name: cached[name][2] for name in wanted if name in cached and cached[name][2]}
 
 
 def moment(seconds: float) -> str:
@@ -244,7 +244,7 @@ def failures_of_ports(
     """
     by_place = {Endpoint(row["ofport"], row["vid"]): row for row in rows if row["requests"]}
 
-    def told(caller: Caller, failure: Failure) -> Mapping[str, Any] | None:
+    def describe(caller: Caller, failure: Failure) -> Mapping[str, Any] | None:
         row = by_place.get(caller) if isinstance(caller, Endpoint) else None
         if row is None:
             return None
@@ -253,7 +253,7 @@ def failures_of_ports(
         name = row["instance_name"] or row.get("record_name", "")
         return {"port": port, "instance": instance, "name": name, "remedy": remedy}
 
-    return _latest(recent, told)
+    return _latest(recent, describe)
 
 
 def failures_of_addresses(recent: Recent = RECENT) -> tuple[list[Mapping[str, Any]], int]:
@@ -268,23 +268,29 @@ def _of_address(caller: Caller, _failure: Failure) -> Mapping[str, Any]:
 
 
 def _latest(
-    recent: Recent, told: Callable[[Caller, Failure], Mapping[str, Any] | None]
+    recent: Recent, describe: Callable[[Caller, Failure], Mapping[str, Any] | None]
 ) -> tuple[list[Mapping[str, Any]], int]:
     """Return the latest failures that concern the operator, and their total number.
 
     Failures that guests cause themselves are left out.
 
-    :param told: returns further members of a failure's row; None leaves the failure out.
+    :param describe: returns further members of a failure's row; None leaves the failure out.
     """
-    found: list[tuple[float, Failure, Caller]] = []
+    failures: list[tuple[float, Failure, Caller]] = []
     turns = Turns()
-    for caller, asked in recent:
+    for caller, requests in recent:
         turns.give_way()
-        found += [(one.at, one, caller) for one in asked.failures() if asked.counts_as(one)]
-    found = [one for one in found if told(one[2], one[1]) is not None]
-    shown = heapq.nlargest(FAILURES_SHOWN, found, key=itemgetter(0))
-    rows = [{**failure_row(one), **(told(caller, one) or {})} for _at, one, caller in shown]
-    return list(rows), len(found)
+        failures += [
+            (failure.at, failure, caller)
+            for failure in requests.failures()
+            if requests.counts_as(failure) and describe(caller, failure) is not None
+        ]
+    shown = heapq.nlargest(FAILURES_SHOWN, failures, key=itemgetter(0))
+    rows = [
+        {**failure_row(failure), **(describe(caller, failure) or {})}
+        for _at, failure, caller in shown
+    ]
+    return list(rows), len(failures)
 
 
 def _name(rows: Sequence[dict[str, Any]], names: Names) -> None:
@@ -294,9 +300,9 @@ def _name(rows: Sequence[dict[str, Any]], names: Names) -> None:
     def failing(row: Mapping[str, Any]) -> bool:
         return bool(row["last_failure"] and row["last_failure"]["failing"])
 
-    known = names(row["instance"] for row in sorted(rows, key=failing, reverse=True))
+    by_instance = names(row["instance"] for row in sorted(rows, key=failing, reverse=True))
     for row in rows:
-        row["record_names"] = known.get(row["instance"], ())
+        row["record_names"] = by_instance.get(row["instance"], ())
         row["record_name"] = next(iter(row["record_names"]), "")
 
 

@@ -282,8 +282,8 @@ class TapKeeper:
         """
         if has_meta_ips:
             watcher.remove_keys(META_KEYS)
-            return [f"port {one}" for one in watcher.remove_meta()]
-        return [f"port {one}" for one in watcher.remove_taps(name)]
+            return [f"port {port}" for port in watcher.remove_meta()]
+        return [f"port {port}" for port in watcher.remove_taps(name)]
 
     def undo(self, watcher: OvsdbWatcher, controller: Controller) -> None:
         """Remove everything that a failed start has created, and nothing that existed before.

@@ -160,12 +160,12 @@ class Attaching:
         :raises AttachDriverError: when it does not in time.
         """
         deadline = clock.now() + CHECKED
-        while len(there := self._bound(names)) < len(names):
+        while len(endpoints := self._bound(names)) < len(names):
             if clock.now() >= deadline:
                 raise AttachDriverError(cause="dfmeta-agent does not see the new ports")
             clock.sleep(POLL)
         try:
-            for endpoint in there:
+            for endpoint in endpoints:
                 self._confirm(endpoint, max(0.0, deadline - clock.now()))
         except DfmetaError as error:
             raise AttachDriverError(cause=f"the switch has no flows: {error}") from error
@@ -174,24 +174,24 @@ class Attaching:
         """Return the endpoints of those ports whose flows check the sources."""
         wanted = frozenset(names)
         return [
-            one.endpoint
-            for one in self._registry.ports()
-            if one.name in wanted and one.binding is not None and one.endpoint is not None
-            if self._registry.port_at(one.endpoint) == one
+            port.endpoint
+            for port in self._registry.ports()
+            if port.name in wanted and port.binding is not None and port.endpoint is not None
+            if self._registry.port_at(port.endpoint) == port
         ]
 
     def _parents(self) -> frozenset[str]:
         """Return the iface-ids of the ports of this host's VMs."""
-        version, there = self._present
+        version, iface_ids = self._present
         if version != self._registry.version:
-            there = frozenset(
-                one.iface_id
-                for one in self._registry.ports()
+            iface_ids = frozenset(
+                port.iface_id
+                for port in self._registry.ports()
                 # The patch of a trunk stays when its VM ends, and has no instance then.
-                if one.instance_id and one.kind is not PortKind.SUBPORT and not one.vid
+                if port.instance_id and port.kind is not PortKind.SUBPORT and not port.vid
             )
-            self._present = (self._registry.version, there)
-        return there
+            self._present = (self._registry.version, iface_ids)
+        return iface_ids
 
 
 class _Local:
@@ -327,7 +327,9 @@ def large_shares(networks: Iterable[Network], limits: AttachmentLimits) -> froze
     """Return the networks of which one VM may take half of the addresses."""
     most = min(limits.quota, len(limits.vids))
     return frozenset(
-        one.name for one in networks if 2 * min(most, one.quota or most) >= capacity(one)
+        network.name
+        for network in networks
+        if 2 * min(most, network.quota or most) >= capacity(network)
     )
 
 

@@ -38,7 +38,7 @@ def held() -> Iterator[HolderKeeper]:
 
 def hold(name: str, listener: socket.socket, seconds: float) -> threading.Thread:
     """A holder of that name in a thread, with a descriptor of its own."""
-    what = holder.Held([os.dup(listener.fileno())], seconds, NO_DEVICE)
+    what = holder.HeldListeners([os.dup(listener.fileno())], seconds, NO_DEVICE)
     thread = threading.Thread(target=holder.serve, args=(name, what))
     thread.start()
     return thread
@@ -113,7 +113,7 @@ def test_the_program_holds_one_for_each_name(listener: socket.socket) -> None:
     thread = hold(name, listener, 600)
     for nonsense in (b"nonsense", b"wait", b"wait long x", b"wait \xff"):
         with connect(name) as sock:
-            assert holder.serve(name, holder.Held([0], 600, NO_DEVICE)) == 1
+            assert holder.serve(name, holder.HeldListeners([0], 600, NO_DEVICE)) == 1
             sock.send(nonsense)
             assert sock.recv(1) == b""
     with connect(name) as sock:
