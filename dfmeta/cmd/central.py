@@ -23,8 +23,7 @@ from dfmeta.admin.server import AdminServer
 from dfmeta.admin.status import StatusPage
 from dfmeta.cmd import status_page
 from dfmeta.cmd.keepers import ADMIN_OPTION, activated, notify
-from dfmeta.cmd.privileges import allow_descriptors
-from dfmeta.cmd.service import Signals, log_readiness, set_up_logging, warn
+from dfmeta.cmd.service import TICK, Signals, log_readiness, run_service
 from dfmeta.cmd.state_path import TokenKey
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.conf.values import keep_running_values
@@ -34,39 +33,32 @@ from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, 
 from dfmeta.proxy.application import Application, Settings, guest_server
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
-from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime import hub, threads
 from dfmeta.runtime.hub import Health
 from dfmeta.runtime.throttle import Together
 from dfmeta.store.db.record import parse_network
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import dialects
 from dfmeta.store.guest.requests import TrustedProxies
-from dfmeta.wiring import process
 from dfmeta.wiring.backends import make_answer_settings, make_app_settings, make_limits, make_rates
+from dfmeta.wiring.process import set_up_logging, warn
 from dfmeta.wiring.store import StoreApi, open_puller, open_repository, store_fault
 
 LOG = logging.getLogger("dfmeta.store")
 
 PROG = "dfmeta-store"
-GRACE = 3.8
-"""Seconds from SIGTERM until requests that are still held are closed; 4 are documented."""
-TICK = 1.0
-"""Seconds between two checks when no event occurs."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run ``dfmeta-store``; return its exit status: 0, 2, or 1 for an error in dfmeta."""
-    try:
+
+    def start() -> int:
         conf = _load(argv)
         set_up_logging(debug=conf.debug)
         warn(unknown_options(conf))
         return Central(conf, argv).run()
-    except DfmetaError as error:
-        process.print_error(PROG, error)
-        return 2
-    except Exception as error:  # any error is reported in one line
-        process.print_unexpected(PROG, error, always=True)
-        return 1
+
+    return run_service(PROG, start)
 
 
 class Central:
@@ -92,11 +84,7 @@ class Central:
 
         :raises DfmetaError: when it cannot start, or when a required thread has ended.
         """
-        self._signals.install()
-        allow_descriptors()
-        hub.prepare()
-        hub.watch()
-        hub.VITAL.on_failure = self._bell.ring
+        self._signals.start()
         LOG.info("%s %s starts", PROG, version("dfmeta"))
         self._start_admin()
         # In its own greenthread, so that signals still work while the database does not answer.
@@ -180,8 +168,7 @@ class Central:
         LOG.info("%s ends", PROG)
         hub.VITAL.release()
         notify(os.environ, "STOPPING=1")
-        deadline = min(self._signals.ended_at, clock.now()) + GRACE
-        grace = max(0.0, deadline - clock.now())
+        grace = self._signals.grace
         servers = (self._admin, self._guests)
         # Each stops accepting connections and ends after its last running request.
         ending = [threads.spawn(server.stop, grace) for server in servers if server is not None]

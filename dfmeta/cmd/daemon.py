@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Final
@@ -23,9 +24,8 @@ from dfmeta.cmd import faults
 from dfmeta.cmd.agent_admin import PROG, AgentAdmin
 from dfmeta.cmd.keepers import activated_guests, notify
 from dfmeta.cmd.parts import Parts
-from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.cmd.proxy import Proxy
-from dfmeta.cmd.service import Signals, log_readiness, set_up_logging, warn
+from dfmeta.cmd.service import TICK, Signals, log_readiness, run_service
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.conf.values import keep_running_values
 from dfmeta.doctor.checks_system import ANOTHER_IP, cloud_signs
@@ -35,7 +35,7 @@ from dfmeta.model import Port
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.wiring import process
-from dfmeta.wiring.process import BridgeLock
+from dfmeta.wiring.process import BridgeLock, set_up_logging, warn
 
 LOG = logging.getLogger("dfmeta.agent")
 
@@ -229,12 +229,8 @@ class Start:
         return True
 
 
-GRACE = 3.8
-"""Seconds from SIGTERM until requests that are still held are closed; 4 are documented."""
 PAUSE = 0.1
 """Minimum seconds between two iterations, and the maximum while tap-metadata is not in place."""
-TICK = 1.0
-"""Seconds between two iterations when no event occurs."""
 CLI = (
     cfg.BoolOpt(
         "cleanup",
@@ -249,33 +245,27 @@ def run(argv: Sequence[str]) -> int:
 
     It is 0; 1 when --cleanup is refused or for an error in dfmeta; or 2.
     """
-    try:
+
+    def start() -> int:
         conf = _load(argv)
         set_up_logging(debug=conf.debug)
         warn(unknown_options(conf))
-        lock = BridgeLock(conf.df_metadata.ovsdb_connection, conf.df_metadata.integration_bridge)
-        with lock:
-            return cleanup(conf) if conf.cleanup else Daemon(conf, argv).run()
-    except AlreadyRunningError as error:
-        process.print_error(PROG, error)
-        return 1 if conf.cleanup else 2
-    except DfmetaError as error:
-        process.print_error(PROG, error)
-        return 2
-    except Exception as error:
-        process.print_unexpected(PROG, error, always=True)
-        return 1
+        group = conf.df_metadata
+        try:
+            with BridgeLock(group.ovsdb_connection, group.integration_bridge):
+                if not conf.cleanup:
+                    return Daemon(conf, argv).run()
+                from dfmeta.cmd.cleanup import Cleanup
 
+                Cleanup(conf).run()
+                return 0
+        except AlreadyRunningError as error:
+            if not conf.cleanup:
+                raise
+            process.print_error(PROG, error)
+            return 1
 
-def cleanup(conf: cfg.ConfigOpts) -> int:
-    """Remove everything of dfmeta from the host.
-
-    :raises StartError: when OVSDB or the bridge cannot be reached.
-    """
-    from dfmeta.cmd.cleanup import Cleanup
-
-    Cleanup(conf).run()
-    return 0
+    return run_service(PROG, start)
 
 
 class Daemon:
@@ -299,11 +289,7 @@ class Daemon:
         :raises ThreadEndedError: when a required thread has ended.
         """
         parts = self.parts
-        self._signals.install()
-        allow_descriptors()
-        hub.prepare()
-        hub.watch()
-        hub.VITAL.on_failure = parts.bell.ring
+        self._signals.start()
         hub.VITAL.spawn("watch over the ports", parts.ports.run)
         hub.VITAL.spawn("watch over routing rules", parts.tap.follow_rules)
         self._admin.serve()
@@ -363,8 +349,7 @@ class Daemon:
         hub.VITAL.release()
         notify(os.environ, "STOPPING=1")
         if self.parts.engine is not None:
-            since = max(0.0, clock.now() - self._signals.ended_at)
-            self.parts.engine.stop(max(0.0, GRACE - since))
+            self.parts.engine.stop(self._signals.grace)
         self.parts.save(now=True)
         self.parts.watcher.stop()
 
@@ -381,14 +366,7 @@ class Daemon:
             # The known ports stay valid: guests are served while OVSDB does not answer.
             if before.connected:
                 LOG.warning("OVSDB at %s does not answer", parts.watcher.remote)
-            parts.update = Update(
-                connected=False,
-                bridge=before.bridge,
-                tap=before.tap,
-                meta=before.meta,
-                others=before.others,
-                restore_wait=before.restore_wait,
-            )
+            parts.update = replace(before, connected=False, changed=(), gone=(), answered=0)
             return
         parts.tap.look_now()
         was, now = before.bridge, update.bridge

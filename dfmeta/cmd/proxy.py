@@ -68,7 +68,14 @@ class Proxy:
         self._heed = heed
         self.key = TokenKey(Path(conf.df_metadata.state_path))
         self._tokens = Tokens(self.key.usable)
-        self._attaching = _attaching(conf, registry, self.key.value, confirm=confirm, ovsdb=ovsdb)
+        self._attaching: Attaching | None = None
+        if conf.attachments.enabled:
+            # Imported only where it is needed: the import of SQLAlchemy takes a third of a second.
+            from dfmeta.wiring.attachments import Attaching
+
+            self._attaching = Attaching(
+                conf, registry, self.key.value, confirm=confirm, ovsdb=ovsdb
+            )
         backend = self._backend(conf)
         self.backend_name = backend.name
         local = self._attaching.local if self._attaching is not None else None
@@ -216,19 +223,3 @@ class Proxy:
         options["store"] |= {option.dest: "" for option in store.OPTS if option.secret}
         options["attachments"]["connection"] = ""
         return {"options": options, "key": self.key.usable.hex()}
-
-
-def _attaching(
-    conf: cfg.ConfigOpts,
-    registry: Registry,
-    key: bytes,
-    *,
-    confirm: Callable[[Endpoint, float], None],
-    ovsdb: Ovsdb,
-) -> Attaching | None:
-    if not conf.attachments.enabled:
-        return None
-    # Imported only where it is needed, since the import of SQLAlchemy takes a third of a second.
-    from dfmeta.wiring.attachments import Attaching
-
-    return Attaching(conf, registry, key, confirm=confirm, ovsdb=ovsdb)

@@ -1,22 +1,26 @@
-"""The work that all services share: the log, the signals, and the log of readiness."""
+"""The work that both services share: errors, signals, and the log of readiness."""
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import signal
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Final
 
+from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.errors import DfmetaError
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.hub import Health
+from dfmeta.wiring import process
 
 LOG = logging.getLogger(__name__)
 
+GRACE: Final = 3.8
+"""Seconds from SIGTERM until requests that are still held are closed; 4 are documented."""
+TICK: Final = 1.0
+"""Seconds between two iterations of the main loop when no event occurs."""
 INTERVAL: Final = 2.0
 """Seconds between two checks."""
 BLIP: Final = 2.0
@@ -24,39 +28,19 @@ BLIP: Final = 2.0
 DOCTOR: Final = "run `dfmeta doctor`"
 
 
-def warn(errors: Iterable[DfmetaError]) -> None:
-    """Log errors that do not stop the program, one line each."""
-    for error in errors:
-        LOG.warning("%s", error.line)
+def run_service(prog: str, start: Callable[[], int]) -> int:
+    """Run a service, and return its exit status; one line on stderr reports an error.
 
-
-class NamingFormatter(logging.Formatter):
-    """Appends the name of a dfmeta error to its line, as commands do."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Format *record*; a traceback follows the line."""
-        given = record.args if isinstance(record.args, tuple) else ()
-        names = [f" [{value.name}]" for value in given if isinstance(value, DfmetaError)]
-        if not names:
-            return super().format(record)
-        named = copy.copy(record)
-        named.msg, named.args = record.getMessage() + names[-1], None
-        return super().format(named)
-
-
-def set_up_logging(*, debug: bool) -> None:
-    """Log from level INFO on; with *debug*, from DEBUG on."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(NamingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    level = logging.DEBUG if debug else logging.INFO
-    logging.basicConfig(handlers=[handler], level=level, force=True)
-    # These libraries log each message and each transaction with its contents.
-    loud = ("os_ken", "ofp_event", "ovsdbapp", "pyroute2", "asyncio", "alembic", "sqlalchemy")
-    for name in (*loud, "keystoneauth", "urllib3", "stevedore"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # It logs a line for each connection error; dfmeta handles these itself, or ends with them.
-    logging.getLogger("os_ken.controller.controller").setLevel(logging.CRITICAL)
-    logging.captureWarnings(True)
+    :param start: returns the exit status.
+    """
+    try:
+        return start()
+    except DfmetaError as error:
+        process.print_error(prog, error)
+        return 2
+    except Exception as error:
+        process.print_unexpected(prog, error, always=True)
+        return 1
 
 
 class Signals:
@@ -73,12 +57,21 @@ class Signals:
         """Time of the first of them, monotonic seconds; infinite when an error ends the process."""
         self._reload = False
 
-    def install(self) -> None:
-        """Take the signals from now on."""
+    def start(self) -> None:
+        """Take the signals from now on, and prepare the process and the hub for the service."""
         signal.signal(signal.SIGTERM, self._end)
         signal.signal(signal.SIGINT, self._end)
         signal.signal(signal.SIGHUP, self._ask_reload)
         self._bell.ring_on_signals()
+        allow_descriptors()
+        hub.prepare()
+        hub.watch()
+        hub.VITAL.on_failure = self._bell.ring
+
+    @property
+    def grace(self) -> float:
+        """Seconds that are left of :data:`GRACE`; all of them when an error ends the process."""
+        return max(0.0, GRACE - max(0.0, clock.now() - self.ended_at))
 
     def take_reload(self) -> bool:
         """Return whether SIGHUP has come since the last call."""

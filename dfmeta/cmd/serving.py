@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.cmd import privileges
-from dfmeta.cmd.service import set_up_logging
 from dfmeta.conf.kinds import WORKER_ACCOUNT, account_of
 from dfmeta.conf.metadata import keys_of
 from dfmeta.http.server import HttpServer
@@ -42,6 +41,7 @@ from dfmeta.wiring.backends import (
     with_subports,
     worker_share,
 )
+from dfmeta.wiring.process import set_up_logging
 
 LOG = logging.getLogger("dfmeta.worker")
 

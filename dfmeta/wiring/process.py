@@ -1,4 +1,4 @@
-"""What a process is to others: the lock of its bridge, and the last line that it writes.
+"""What a process is to others: the lock of its bridge, its log, and its last line.
 
 A program that ends with an error writes one line to stderr. The traceback of an unexpected error is
 for developers: a command prints it if :data:`DEBUG` is set, and a daemon always, since the error
@@ -7,11 +7,14 @@ may not happen again.
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import logging
 import os
 import socket
 import sys
 import traceback
+from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +27,8 @@ from dfmeta.errors import (
     RefusedBySystemError,
     UnexpectedError,
 )
+
+LOG = logging.getLogger(__name__)
 
 PROG: Final = "dfmeta"
 DEBUG: Final = "DFMETA_DEBUG"
@@ -66,6 +71,41 @@ def escape_unencodable() -> None:
         # An object that replaces a stream may not have this method.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+
+
+def warn(errors: Iterable[DfmetaError]) -> None:
+    """Log errors that do not stop the program, one line each."""
+    for error in errors:
+        LOG.warning("%s", error.line)
+
+
+class NamingFormatter(logging.Formatter):
+    """Appends the name of a dfmeta error to its line, as commands do."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format *record*; a traceback follows the line."""
+        given = record.args if isinstance(record.args, tuple) else ()
+        names = [f" [{value.name}]" for value in given if isinstance(value, DfmetaError)]
+        if not names:
+            return super().format(record)
+        named = copy.copy(record)
+        named.msg, named.args = record.getMessage() + names[-1], None
+        return super().format(named)
+
+
+def set_up_logging(*, debug: bool) -> None:
+    """Log from level INFO on; with *debug*, from DEBUG on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(NamingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    level = logging.DEBUG if debug else logging.INFO
+    logging.basicConfig(handlers=[handler], level=level, force=True)
+    # These libraries log each message and each transaction with its contents.
+    loud = ("os_ken", "ofp_event", "ovsdbapp", "pyroute2", "asyncio", "alembic", "sqlalchemy")
+    for name in (*loud, "keystoneauth", "urllib3", "stevedore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # It logs a line for each connection error; dfmeta handles these itself, or ends with them.
+    logging.getLogger("os_ken.controller.controller").setLevel(logging.CRITICAL)
+    logging.captureWarnings(True)
 
 
 class BridgeLock:

@@ -13,7 +13,7 @@ from dfmeta.apps import bridge, floods, reconciler
 from dfmeta.attach.drivers import local
 from dfmeta.cli.store_target import TOKEN
 from dfmeta.cli.token_command import token
-from dfmeta.cmd import central, daemon, keepers, status_page
+from dfmeta.cmd import keepers, service, status_page
 from dfmeta.conf import DEFAULT_FILES, agent, limits, metadata, store
 from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
 from dfmeta.devices.schema import SCHEMA, TAG_MAX
@@ -152,7 +152,7 @@ def _store_access() -> Iterable[str]:
 
 
 def _store_central() -> Iterable[str]:
-    yield f"after {central.GRACE:g} seconds"
+    yield f"after {service.GRACE:g} seconds"
     yield "what is missing: ``threads``, ``store``, ``proxy``"
     yield from _store_access()
 
@@ -161,7 +161,7 @@ def _upgrade() -> Iterable[str]:
     yield f"version {COOKIE_VERSION} in the cookie"
     yield f"``{saved_state.FILE}`` in ``state_path`` - format {saved_state.VERSION} "
     yield f"schema {HEAD} "
-    yield f"closed after {round(central.GRACE)} seconds"
+    yield f"closed after {round(service.GRACE)} seconds"
 
 
 def _devices() -> Iterable[str]:
@@ -187,7 +187,7 @@ def _dfmeta_cni() -> Iterable[str]:
 
 def _migrate() -> Iterable[str]:
     yield f"queue has {BACKLOG} places"
-    yield f"{central.GRACE:g} seconds"
+    yield f"{service.GRACE:g} seconds"
     tables = [LAYOUT.number(stage) for stage in TABLES if stage is not min(TABLES)]
     yield f"dfmeta's are {tables[0]} and {tables[1]}"
     hooks = {LAYOUT.priority(one) for one in BR_INT.purposes if LAYOUT.priority(one) >= 300}
@@ -286,12 +286,12 @@ def _proxy() -> Iterable[str]:
     yield f"After {workers.HANGS * workers.BEAT:g} s it is killed"
     yield f"{workers.OVERTIME:g} s after its time"
     yield f"full for {workers.SETTLE_TIMEOUT:g} s"
-    yield f"after {daemon.GRACE:g} seconds"
+    yield f"after {service.GRACE:g} seconds"
     yield f"{workers.DRAIN:g} seconds to finish"
 
 
 def _commands() -> Iterable[str]:
-    yield f"closes the rest after {daemon.GRACE:g} seconds"
+    yield f"closes the rest after {service.GRACE:g} seconds"
     names = (TOKEN, tokens.KEY_FILE, saved_state.FILE, tag_devices.RULES, *DEFAULT_FILES)
     yield from (f"``{name}``" for name in names)
 

@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 import dfmeta.conf
 from dfmeta.cli.ctl import cli, usage_error
-from dfmeta.cmd.service import warn
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.errors import DfmetaError, StoreError
 from dfmeta.runtime.saved_state import StateFile
@@ -24,7 +23,7 @@ from dfmeta.store.api.client import _refused as refusal
 from dfmeta.store.db.database import Database
 from dfmeta.store.db.dialect import kind_of
 from dfmeta.wiring import process
-from dfmeta.wiring.process import BridgeLock
+from dfmeta.wiring.process import BridgeLock, warn
 from tests.core.docs.sources import ROOT
 
 FOLDER = "/var/lib/dfmeta"
@@ -197,7 +196,7 @@ PRINTED: Mapping[str, str] = {
         "string to float: 'soon'. Give a number from 0 to 60 [wrong-option]"
     ),
     "unknown-option": (
-        "WARNING dfmeta.cmd.service /var/lib/dfmeta/dfmeta.conf: [df_metadata] hold_timeot is "
+        "WARNING dfmeta.wiring.process /var/lib/dfmeta/dfmeta.conf: [df_metadata] hold_timeot is "
         "unknown to dfmeta and is ignored. Did you mean hold_timeout? [unknown-option]"
     ),
     "wrong-value": (

@@ -10,10 +10,10 @@ import pytest
 
 from dfmeta.cli import ctl
 from dfmeta.cmd import central, daemon
-from dfmeta.cmd.service import NamingFormatter
 from dfmeta.errors import ConfigError, HostError, StoreError
 from dfmeta.runtime.throttle import Seldom
 from dfmeta.wiring import process
+from dfmeta.wiring.process import NamingFormatter
 
 Said = tuple[int, str]
 
