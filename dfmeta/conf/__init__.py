@@ -233,6 +233,10 @@ def _wanted(option: cfg.Opt) -> str:
         return str(wanted)
     if choices := getattr(kind, "choices", None):
         return f"one of {', '.join(choices)}"
+    if isinstance(kind, types.IPAddress):
+        return "an IP address"
+    if isinstance(getattr(kind, "item_type", None), types.IPAddress):
+        return "IP addresses with commas between them"
     if isinstance(kind, types.Dict):
         return "key:value pairs with commas between them"
     low, high = getattr(kind, "min", None), getattr(kind, "max", None)

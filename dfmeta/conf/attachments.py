@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv4Network, ip_address
+from ipaddress import IPv4Address, IPv4Network
 from itertools import combinations
 from typing import Any, Final
 from uuid import UUID
 
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 from dfmeta.conf.haproxy import HAPROXY
-from dfmeta.conf.kinds import Several, Text, address, ipv4_network
+from dfmeta.conf.kinds import Several, Text, ipv4_network
 from dfmeta.errors import ConfigError
 
 GROUP: Final = cfg.OptGroup(
@@ -175,9 +175,9 @@ NETWORK_OPTS: Final = [
         help="Network of the containers' addresses. Required with driver = local. With driver = "
         "neutron, Neutron gives subnet, gateway, mtu and dns, and they must be unset.",
     ),
-    cfg.Opt(
+    cfg.IPOpt(
         "gateway",
-        type=address("an IPv4 address", IPv4Address, example="10.20.0.1"),
+        version=4,
         help="Address of subnet that becomes the containers' default route. Unset: they get no "
         "default route.",
     ),
@@ -195,9 +195,9 @@ NETWORK_OPTS: Final = [
         max=9216,
         help="MTU of the containers' devices in bytes.",
     ),
-    cfg.Opt(
+    cfg.ListOpt(
         "dns",
-        type=Several(Text("an IP address", ip_address, example="192.0.2.53"), least=0),
+        item_type=types.IPAddress(),
         default=[],
         help="Addresses of name servers for the containers, with commas between them.",
     ),
