@@ -43,14 +43,14 @@ from dfmeta.wiring.haproxy import make_setup
 
 if TYPE_CHECKING:
     from dfmeta.attach.engine import AttachmentEngine as AttachEngine
-    from dfmeta.wiring.attachments import Attaching
+    from dfmeta.wiring.attachments import AttachmentService
 
 
 class Proxy:
     """The proxy, with either engine.
 
     :param heed: see :class:`~dfmeta.proxy.application.Application`.
-    :param confirm, ovsdb: see :class:`~dfmeta.wiring.attachments.Attaching`.
+    :param confirm, ovsdb: see :class:`~dfmeta.wiring.attachments.AttachmentService`.
     :raises StoreError, StartError: when a file or database that it needs cannot be opened.
     """
 
@@ -68,17 +68,17 @@ class Proxy:
         self._heed = heed
         self.key = TokenKey(Path(conf.df_metadata.state_path))
         self._tokens = Tokens(self.key.usable)
-        self._attaching: Attaching | None = None
+        self._attachments: AttachmentService | None = None
         if conf.attachments.enabled:
             # Imported only where it is needed: the import of SQLAlchemy takes a third of a second.
-            from dfmeta.wiring.attachments import Attaching
+            from dfmeta.wiring.attachments import AttachmentService
 
-            self._attaching = Attaching(
+            self._attachments = AttachmentService(
                 conf, registry, self.key.value, confirm=confirm, ovsdb=ovsdb
             )
         backend = self._backend(conf)
         self.backend_name = backend.name
-        local = self._attaching.local if self._attaching is not None else None
+        local = self._attachments.local if self._attachments is not None else None
         complaints = Complaints(logging.getLogger("dfmeta.proxy"))
         self._rates = RateLimiter(make_rates(conf))
         self._application = Application(
@@ -114,8 +114,8 @@ class Proxy:
         self.engine = self._build(list(sockets.values()))
         self.engine.start()
         self.key.follow(self._use_key)
-        if self._attaching is not None:
-            hub.VITAL.spawn("attachments", self._attaching.run)
+        if self._attachments is not None:
+            hub.VITAL.spawn("attachments", self._attachments.run)
         if self._conf.df_metadata.proxy_workers:
             go_first()
         return self.engine
@@ -186,8 +186,8 @@ class Proxy:
         self._rates.settings = make_rates(conf)
         self._application.replace(backend, make_app_settings(conf))
         self._answers.backend = backend
-        if self._attaching is not None:
-            self._attaching.reload(conf)
+        if self._attachments is not None:
+            self._attachments.reload(conf)
         if self.engine is None:
             done()
         else:
@@ -201,10 +201,10 @@ class Proxy:
     @property
     def attachments(self) -> AttachEngine | None:
         """The engine of attachments; None: they are off."""
-        return None if self._attaching is None else self._attaching.engine
+        return None if self._attachments is None else self._attachments.engine
 
     def _backend(self, conf: cfg.ConfigOpts) -> Backend:
-        containers = self._attaching.records.get if self._attaching is not None else None
+        containers = self._attachments.records.get if self._attachments is not None else None
         return with_subports(
             conf,
             make_backend(conf, containers),

@@ -58,7 +58,7 @@ _KEY: Final = b"attachments"
 _SEEDS: Final = b"records of containers"
 
 
-class Attaching:
+class AttachmentService:
     """The engine and its API, in the daemon.
 
     :param key: the key that signs guests' tokens; the API signs with a key that is made of it.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Identities:
+class IdentitySources:
     """The identity sources, and what else they know of a guest's port."""
 
     resolver: Resolver
@@ -48,7 +48,7 @@ class Identities:
 
 def make_identities(
     conf: cfg.ConfigOpts, deliver: Callable[[Port], None], drop: Callable[[PortId], None]
-) -> Identities:
+) -> IdentitySources:
     """Build the sources and their resolver; send no query yet.
 
     :param deliver: called with a port whenever more of its identity is known.
@@ -80,7 +80,7 @@ def make_identities(
             resolver.forget,
             timeout=conf.neutron.timeout,
         )
-    return Identities(resolver, hops, trunks)
+    return IdentitySources(resolver, hops, trunks)
 
 
 def _libvirt(conf: cfg.ConfigOpts) -> Source:

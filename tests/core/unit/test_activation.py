@@ -11,7 +11,7 @@ import pytest
 from dfmeta.cmd.keepers import ADMIN_OPTION as OPTION
 from dfmeta.cmd.keepers import activated, activated_guests
 from dfmeta.errors import StartError
-from tests.core.unit.test_keeping import passing
+from tests.core.unit.test_keepers import passing
 
 
 @pytest.fixture

@@ -19,13 +19,13 @@ from dfmeta.http import sockets
 from dfmeta.http.limits import SYN_ACK_RETRIES
 from dfmeta.http.sockets import confine, confined, index_of, silence
 from dfmeta.runtime.saved_state import SavedState
-from tests.core.unit import test_keeping
+from tests.core.unit import test_keepers
 
 NOT_OURS = "fd00:a9fe:a9fe:a9fe::a9fe"
 """An address that no device has."""
 
 NUMBERS = range(21000, 21100)
-listener = test_keeping.listener
+listener = test_keepers.listener
 
 
 def group(**options: object) -> Any:
@@ -320,7 +320,7 @@ def test_a_port_that_is_free_a_moment_later_is_taken(listener: socket.socket) ->
 
     port = listener.getsockname()[1]
     keeper: Any = SimpleNamespace(take=take, keep=lambda _fds: None)
-    tap = TapKeeper(test_keeping.group(port=port), SavedState(), keeper)
+    tap = TapKeeper(test_keepers.group(port=port), SavedState(), keeper)
     tap.listeners.open()
     assert tap.listeners.sockets[4].getsockname()[1] == port
     tap.listeners.sockets[4].close()

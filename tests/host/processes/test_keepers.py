@@ -15,7 +15,7 @@ from dfmeta.cmd import holder, keepers
 from dfmeta.cmd.keepers import FD_NAMES, HolderKeeper, SystemdKeeper
 from dfmeta.errors import HostError
 from dfmeta.host.process import named_sockets
-from tests.core.unit.test_keeping import TERMS, Systemd, listener, same, six, systemd
+from tests.core.unit.test_keepers import TERMS, Systemd, listener, same, six, systemd
 from tests.harness.poll import DEADLINE, wait_for
 
 __all__ = ["listener", "six", "systemd"]
