@@ -73,39 +73,32 @@ def answered(
     metrics.REQUEST_SECONDS.observe(own)
     _count_asked(timing)
     if LOG.isEnabledFor(logging.DEBUG):
-        tell(
-            claim,
-            Told(request.method, request.path, answer.status, len(answer.body)),
-            seconds=now - timing.started,
-            timing=timing,
-        )
+        seconds = now - timing.started
+        log_answered(claim, request, timing, answer.status, len(answer.body), seconds=seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """The part of an answered request that is logged."""
-
-    method: str
-    path: str
-    """Without the query."""
-    status: int
-    size: int
-    """Bytes of the answer."""
-
-
-def tell(claim: Claim, told: Told, *, seconds: float, timing: Timing) -> None:
+def log_answered(
+    claim: Claim,
+    request: GuestRequest,
+    timing: Timing,
+    status: int,
+    size: int,
+    *,
+    seconds: float,
+) -> None:
     """Log an answered request at DEBUG.
 
+    :param size: bytes of the answer.
     :param seconds: from the request to its answer.
     """
     LOG.debug(
         "%s %s %s %s: %d, %d bytes, %.1f ms, including %.1f ms in %s and %.1f ms waiting",
         claim.identity.port_name,
         claim.identity.instance_id,
-        told.method,
-        told.path[:PATH_SHOWN],
-        told.status,
-        told.size,
+        request.method,
+        request.path[:PATH_SHOWN],
+        status,
+        size,
         seconds * 1000,
         timing.asked * 1000,
         timing.backend,

@@ -13,8 +13,9 @@ import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
+from dfmeta.errors import BodyFault, HeadFault
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Caller, Endpoint
 from dfmeta.proxy.tokens import is_token_path
@@ -59,19 +60,7 @@ REASONS: Final[Mapping[str, str]] = {
     "token": "its token is missing, invalid or expired, or its request for a token is invalid",
 }
 """Reasons of failures that are not a backend's."""
-OWN: Final = frozenset(
-    {
-        "body",
-        "body_timeout",
-        "chunks",
-        "header",
-        "header_lines",
-        "header_timeout",
-        "malformed",
-        "method",
-        "request_line",
-    }
-)
+OWN: Final = frozenset({*get_args(HeadFault), *get_args(BodyFault), "method"})
 """Those of :data:`REASONS` that are a fault of the guest's request: no guest counts as failing
 because of them."""
 RULES: Final = frozenset({"document", "forwarded", "forwarded_for", "rate", "token"})

@@ -16,9 +16,9 @@ from dfmeta import metrics
 from dfmeta.errors import HaproxyError, HeadFault
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.identity.slots import ACCEPTED
-from dfmeta.model import Endpoint
+from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy import access
-from dfmeta.proxy.access import Timing, Told
+from dfmeta.proxy.access import Timing
 from dfmeta.proxy.engines.haproxy.config import (
     DAEMON,
     FORGET,
@@ -146,11 +146,13 @@ class Counts:
         method, *numbers = words
         # -1: the request did not come so far.
         size, total, answered, queued = (max(_signed(number), 0) for number in numbers)
-        access.tell(
+        access.log_answered(
             claim,
-            Told(method, path, int(match[2]), size),
+            GuestRequest(method, path),
+            Timing(0.0, queued / 1000, answered / 1000, "nova"),
+            int(match[2]),
+            size,
             seconds=total / 1000,
-            timing=Timing(0.0, queued / 1000, answered / 1000, "nova"),
         )
 
     def read(self, runtime: Runtime) -> None:
