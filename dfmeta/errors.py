@@ -40,10 +40,10 @@ class DfmetaError(Exception):
     @property
     def line(self) -> str:
         """Return one line for the operator: the fault, the remedy, and the error's name."""
-        said = str(self).rstrip(".")
+        text = str(self).rstrip(".")
         if self.remedy and "{remedy}" not in self.sentence:
-            said = f"{said}{'' if said.endswith('?') else '.'} {self.remedy}"
-        return f"{printable(said)} [{self.name}]"
+            text = f"{text}{'' if text.endswith('?') else '.'} {self.remedy}"
+        return f"{printable(text)} [{self.name}]"
 
     def __getattr__(self, name: str) -> object:
         fields = self.__dict__.get("fields", {})
@@ -55,12 +55,12 @@ class DfmetaError(Exception):
 def printable(text: str) -> str:
     """Return *text* on one line, with characters that could move a terminal's cursor escaped."""
     line = " ".join(text.split())
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
 
 def _shortened(fields: dict[str, object]) -> dict[str, object]:
     texts = {name: str(fields[name]) for name in _VALUES if isinstance(fields.get(name), str)}
-    return {name: f"{one[:SHOWN]}..." for name, one in texts.items() if len(one) > SHOWN}
+    return {name: f"{text[:SHOWN]}..." for name, text in texts.items() if len(text) > SHOWN}
 
 
 class ConfigError(DfmetaError):
@@ -482,8 +482,8 @@ class ApiError(DfmetaError):
     @property
     def errors(self) -> tuple[str, ...]:
         """Return the individual faults; empty if ``message`` is sufficient."""
-        found = self.fields.get("errors", ())
-        return tuple(found) if isinstance(found, list | tuple) else ()
+        faults = self.fields.get("errors", ())
+        return tuple(faults) if isinstance(faults, list | tuple) else ()
 
 
 class SubportListError(DfmetaError):
@@ -505,14 +505,14 @@ class AttachError(DfmetaError):
     advice = "Try again; dfmeta doctor on the host shows the cause"
     status: ClassVar[int] = 500
     """Status of the answer (RFC 9110, 15)."""
-    own: ClassVar[bool] = False
+    public: ClassVar[bool] = False
     """Whether the cause names only what the VM has or has sent, so that the VM may be told it."""
     cause: str
 
     @property
-    def told(self) -> str:
-        """Return what the VM is told. It names nothing that is the host's alone."""
-        if self.own:
+    def vm_text(self) -> str:
+        """Return the text for the VM. It names nothing that is the host's alone."""
+        if self.public:
             return f"{self.cause}. {self.remedy}"
         return f"The host cannot change the networks of this VM's containers now. {self.advice}"
 
@@ -522,7 +522,7 @@ class AttachConflictError(AttachError):
 
     name = "attach-conflict"
     advice = "Delete the attachment first, or use another interface name"
-    status, own = 409, True
+    status, public = 409, True
 
 
 class AttachNetworkError(AttachError):
@@ -530,7 +530,7 @@ class AttachNetworkError(AttachError):
 
     name = "attach-network"
     advice = "GET /dfmeta/v1/status lists the networks"
-    status, own = 422, True
+    status, public = 422, True
 
 
 class AttachQuotaError(AttachError):
@@ -538,7 +538,7 @@ class AttachQuotaError(AttachError):
 
     name = "attach-quota"
     advice = "Delete attachments that no container uses"
-    status, own = 429, True
+    status, public = 429, True
 
 
 class AttachRateError(AttachQuotaError):
@@ -560,7 +560,7 @@ class AttachFullError(AttachError):
 
     name = "attach-full"
     advice = "Delete attachments that no container uses, or enlarge the range"
-    status, own = 507, True
+    status, public = 507, True
 
 
 class NotRunningError(DfmetaError):

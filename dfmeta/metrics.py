@@ -392,14 +392,14 @@ def samples() -> list[Any]:
     ]
 
 
-def samples_from(found: Iterable[Any]) -> Samples:
+def samples_from(values: Iterable[Any]) -> Samples:
     """Parse the output of :func:`samples`.
 
-    :raises ValueError, TypeError: when *found* has another form.
+    :raises ValueError, TypeError: when *values* has another form.
     """
     return {
         (name, tuple((label, text) for label, text in labels)): float(value)
-        for name, labels, value in found
+        for name, labels, value in values
     }
 
 
@@ -424,12 +424,12 @@ def merged(others: Iterable[Samples]) -> list[Metric]:
         add(more, other)
     families = list(REGISTRY.collect())
     for family in families:
-        known = {(one.name, tuple(sorted(one.labels.items()))): one for one in family.samples}
-        own = {key: one.value for key, one in known.items()}
-        add(own, {key: value for key, value in more.items() if key in known})
-        family.samples = [one._replace(value=own[key]) for key, one in known.items()]
+        present = {(each.name, tuple(sorted(each.labels.items()))): each for each in family.samples}
+        totals = {key: sample.value for key, sample in present.items()}
+        add(totals, {key: value for key, value in more.items() if key in present})
+        family.samples = [present[key]._replace(value=value) for key, value in totals.items()]
         for (name, labels), value in more.items():
-            if (name, labels) not in known and _of(family, name):
+            if (name, labels) not in present and _of(family, name):
                 family.add_sample(name, dict(labels), value)
     return families
 

@@ -49,7 +49,7 @@ FILTER_MAX: Final = 64
 _DIGITS: Final = re.compile(r"[0-9]{1,4}")
 FAILING, EARLIER = "failing", "failed earlier"
 """Additional states of a guest's port: no successful answer since a failure, or one since then."""
-STATES: Final = (FAILING, EARLIER, *(str(one) for one in PortState))
+STATES: Final = (FAILING, EARLIER, *map(str, PortState))
 """States that the page can be filtered by."""
 _FOLDER: Final = Path(__file__).with_name("templates")
 _RANKS: Final[Mapping[str, int]] = {
@@ -192,14 +192,14 @@ def render(status: Status, query: Query) -> str:
     Trust: all values are escaped.
     """
     rows = [_guest(row, status.now) for row in status.ports or ()]
-    found = sorted((row for row in rows if _matches(row, query)), key=_order)
+    guests = sorted((row for row in rows if _matches(row, query)), key=_order)
     troubles = list(signs(status.samples))
     view = {
         "query": query,
         "states": STATES,
-        "guests": found[:SHOWN],
-        "found": len(found),
-        "failures": [_told(one, status.now) for one in status.failures],
+        "guests": guests[:SHOWN],
+        "found": len(guests),
+        "failures": [_failure(row, status.now) for row in status.failures],
         "more_failures": max(0, status.failures_in_all - len(status.failures)),
         "troubles": troubles,
         "severe": SEVERE,
@@ -257,17 +257,17 @@ def _guest(row: Row, now: float) -> dict[str, Any]:
     if row["state"] == PortState.SERVED and last is not None and not last["own"]:
         word = FAILING if last["failing"] else EARLIER
     rank = _RANKS[word]
-    asked, record = row["requests"], row.get("record_name", "")
+    requests, record = row["requests"], row.get("record_name", "")
     return {
         **row,
         "word": word,
         "rank": rank,
         "tone": _TONES[rank],
-        "failed": None if last is None else _told(last, now),
+        "failed": None if last is None else _failure(last, now),
         "fault_pieces": row["fault"].split("`"),
         "well": rank > 2,
-        "counts": [(one, asked[one]) for one in CLASSES if asked[one]] if asked else [],
-        "asked_ago": _ago(asked["last_at"], now) if asked else "",
+        "counts": [(name, requests[name]) for name in CLASSES if requests and requests[name]],
+        "asked_ago": _ago(requests["last_at"], now) if requests else "",
         "name": row["instance_name"] or record or row["instance"] or row["port"],
         "record": record,
     }
@@ -288,7 +288,7 @@ def _matches(row: Mapping[str, Any], query: Query) -> bool:
     wanted = _canonical(query.port)
     names = (row["port"], row["instance"], row["instance_name"], row["project"], row["iface_id"])
     texts = [*names, *row.get("record_names", ()), row["key"] or "", row["mac"]]
-    texts += [one[name] for one in row["addresses"] for name in ("ip", "mac", "key")]
+    texts += [address[name] for address in row["addresses"] for name in ("ip", "mac", "key")]
     return any(wanted in text.lower() for text in texts)
 
 
@@ -300,17 +300,17 @@ def _canonical(text: str) -> str:
         return text.lower()
 
 
-def _told(one: Row, now: float) -> dict[str, Any]:
-    status = "no answer" if one["status"] is None else str(one["status"])
-    seconds = max(0.0, now - _seconds(one["at"]))
-    since = one.get("failing_since")
+def _failure(row: Row, now: float) -> dict[str, Any]:
+    status = "no answer" if row["status"] is None else str(row["status"])
+    seconds = max(0.0, now - _seconds(row["at"]))
+    since = row.get("failing_since")
     return {
-        **one,
+        **row,
         "said": status,
         "ago": f"{span(seconds)} ago",
         "ago_seconds": seconds,
         "lasts": span(max(0.0, now - _seconds(since))) if since else "",
-        "pieces": one["remedy"].split("`"),
+        "pieces": row["remedy"].split("`"),
     }
 
 
@@ -403,8 +403,8 @@ def _added(figures: Iterable[tuple[str, float]]) -> dict[str, float]:
 # Words
 
 
-def _many(count: int, one: str, more: str) -> str:
-    return f"{count} {one if count == 1 else more}"
+def _many(count: int, singular: str, plural: str) -> str:
+    return f"{count} {singular if count == 1 else plural}"
 
 
 def _clock(seconds: float) -> str:

@@ -203,7 +203,7 @@ def signs(samples: Samples) -> Iterator[Sign]:
     """
     for trouble in TROUBLES:
         for (name, labels), value in samples.items():
-            there = name == trouble.name and trouble.labels.items() <= dict(labels).items()
-            if there and value > trouble.above:
-                said = ", ".join(f"{label} {text}" for label, text in labels)
-                yield Sign(trouble, f"{name} ({said})" if said else name, value)
+            matches = name == trouble.name and trouble.labels.items() <= dict(labels).items()
+            if matches and value > trouble.above:
+                shown = ", ".join(f"{label} {text}" for label, text in labels)
+                yield Sign(trouble, f"{name} ({shown})" if shown else name, value)

@@ -68,7 +68,7 @@ def failed(error: AttachError) -> Answer:
     """Return the answer for an error of the engine."""
     status = error.status
     retry = [("Retry-After", RETRY[status])] if status in RETRY else []
-    return refusal(status, error.name.removeprefix("attach-"), error.told, *retry)
+    return refusal(status, error.name.removeprefix("attach-"), error.vm_text, *retry)
 
 
 def attachment(
@@ -111,7 +111,7 @@ def status(now: AttachmentStatus) -> dict[str, Any]:
     """Return the document of a VM's status."""
     return {
         "ready": now.ready,
-        **({} if now.ready else {"cause": AttachDriverError(cause=now.cause).told}),
+        **({} if now.ready else {"cause": AttachDriverError(cause=now.cause).vm_text}),
         "used": now.used,
         "free": now.free,
         "quota": now.quota,

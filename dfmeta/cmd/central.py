@@ -30,7 +30,7 @@ from dfmeta.conf.values import keep_running_values
 from dfmeta.errors import ConfigError, DfmetaError, StartError
 from dfmeta.http.sockets import keep_room, listen_to_all
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find
-from dfmeta.proxy.application import Application, Settings, guest_server
+from dfmeta.proxy.application import Application, AppSettings, guest_server
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import hub, threads
@@ -252,7 +252,7 @@ def _load(argv: Sequence[str]) -> cfg.ConfigOpts:
     return conf
 
 
-def _settings(conf: cfg.ConfigOpts) -> Settings:
+def _settings(conf: cfg.ConfigOpts) -> AppSettings:
     # A guest here either has a record or is unknown; there is no port whose project may be missing.
     return replace(make_app_settings(conf), needs_project=False)
 

@@ -29,8 +29,8 @@ from dfmeta.proxy.recent import (
     CLASSES,
     CLOSED,
     RECENT,
-    Asked,
     Failure,
+    GuestRequests,
     Recent,
     brief_reason,
     guest_remedy,
@@ -359,7 +359,7 @@ def _place(row: dict[str, Any]) -> tuple[bool, int, int, str]:
     return row["ofport"] is None, row["ofport"] or 0, row["vid"], row["port"]
 
 
-def _recent_requests(registry: Registry, port: Port, recent: Recent) -> Asked | None:
+def _recent_requests(registry: Registry, port: Port, recent: Recent) -> GuestRequests | None:
     """Return the recent requests of a port's guest; None when it has none.
 
     Of two rows with the same ofport only one has the guest.
@@ -371,7 +371,7 @@ def _recent_requests(registry: Registry, port: Port, recent: Recent) -> Asked | 
     return None if identity is None else recent.of(endpoint, identity.incarnation)
 
 
-def _requests(requests: Asked | None, port: Port, backend: str) -> dict[str, Any]:
+def _requests(requests: GuestRequests | None, port: Port, backend: str) -> dict[str, Any]:
     """Return the members ``requests`` and ``last_failure``; each is None when there were none."""
     if requests is None:
         return {"requests": None, "last_failure": None}
@@ -388,7 +388,9 @@ def _requests(requests: Asked | None, port: Port, backend: str) -> dict[str, Any
     }
 
 
-def _last_failure(requests: Asked, last: Failure, port: Port, backend: str) -> dict[str, Any]:
+def _last_failure(
+    requests: GuestRequests, last: Failure, port: Port, backend: str
+) -> dict[str, Any]:
     since = requests.failing_since
     return {
         **failure_row(last),

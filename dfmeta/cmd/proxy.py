@@ -212,7 +212,7 @@ class Proxy:
         )
 
     def _subports(self, identity: Identity) -> list[Vlan]:
-        return network_data.of(self._registry, identity)
+        return network_data.subport_vlans(self._registry, identity)
 
     def _terms(self) -> EngineSettings:
         return EngineSettings(self._conf.df_metadata.hold_timeout, make_limits(self._conf))

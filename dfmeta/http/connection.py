@@ -52,7 +52,7 @@ FLOOR: Final = 1024.0
 Headers = list[tuple[str, str]]
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     """State of a connection."""
 
     BUSY = auto()
@@ -128,7 +128,7 @@ class ServerConnection(Generic[K]):
         self._ip = claim.ip
         self._buffer = bytearray()
         self._incoming = NO_BODY
-        self._phase = Phase.BUSY
+        self._phase = ConnectionPhase.BUSY
         self._spared_until = 0.0
         """Monotonic seconds."""
         self._hops = 0
@@ -139,7 +139,7 @@ class ServerConnection(Generic[K]):
     def run(self) -> None:
         """Serve the connection until it ends. Errors of the guest or the socket are not raised."""
         try:
-            while self._phase is not Phase.LAST:
+            while self._phase is not ConnectionPhase.LAST:
                 self._serve_request()
         except EndedError:
             pass
@@ -156,7 +156,7 @@ class ServerConnection(Generic[K]):
     @property
     def between(self) -> bool:
         """Whether the connection waits for another request and has received no byte of it."""
-        return self._phase is Phase.KEPT and quiet(self.sock)
+        return self._phase is ConnectionPhase.KEPT and quiet(self.sock)
 
     @property
     def may_go(self) -> bool:
@@ -170,13 +170,13 @@ class ServerConnection(Generic[K]):
 
     def cut(self) -> None:
         """Shut the connection down; pending reads and writes return."""
-        self._phase = Phase.LAST
+        self._phase = ConnectionPhase.LAST
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
     def abort(self) -> None:
         """Reset the connection; unsent data is discarded."""
-        self._phase, self._aborted = Phase.LAST, True
+        self._phase, self._aborted = ConnectionPhase.LAST, True
         abort(self.sock)
 
     # One request
@@ -225,7 +225,7 @@ class ServerConnection(Generic[K]):
             # Nothing was read while the connection waited for others of its port.
             until = now + limits.header_timeout
         elif kept:
-            self._phase = Phase.KEPT
+            self._phase = ConnectionPhase.KEPT
             self._service.limiter.idle(self.claim.caller, self)
             until = now + limits.keepalive_timeout
         else:
@@ -257,8 +257,8 @@ class ServerConnection(Generic[K]):
             has_turn = False
             if kept:
                 kept = False
-                if self._phase is Phase.KEPT:
-                    self._phase = Phase.BUSY
+                if self._phase is ConnectionPhase.KEPT:
+                    self._phase = ConnectionPhase.BUSY
                 self._service.limiter.busy(self.claim.caller, self)
                 until = clock.now() + limits.header_timeout
         head = parse_head(bytes(self._buffer[:end]), limits.head)
@@ -331,8 +331,8 @@ class ServerConnection(Generic[K]):
     def _give(self, head: Head, status: str, headers: Headers, body: bytes) -> None:
         """Send an answer, and end the connection if no further request may follow."""
         if not self._keeps(head):
-            self._phase = Phase.LAST
-        last = self._phase is Phase.LAST
+            self._phase = ConnectionPhase.LAST
+        last = self._phase is ConnectionPhase.LAST
         rendered = self._render(status, headers, minor=head.minor, keep=not last)
         if len(body) < WHOLE:
             self._send(rendered + body)
@@ -340,7 +340,7 @@ class ServerConnection(Generic[K]):
             # Separately: the concatenation would be a copy in memory until the guest has read it.
             self._send(rendered)
             self._send(body)
-        if self._phase is Phase.LAST and self._more_to_come():
+        if self._phase is ConnectionPhase.LAST and self._more_to_come():
             self._linger()
 
     def _more_to_come(self) -> bool:
@@ -353,7 +353,7 @@ class ServerConnection(Generic[K]):
         return ready and self._service.may_keep(self.claim, spared=self.spared)
 
     def _refuse(self, error: BadRequestError) -> None:
-        self._phase = Phase.LAST
+        self._phase = ConnectionPhase.LAST
         status, reason = error.status, error.reason
         if reason == "header_timeout" and not self._buffer:
             self._service.observer.silent(self.claim)

@@ -52,7 +52,7 @@ class Timing:
     started: float
     waited: float = 0.0
     """Time spent waiting: for the body, the turn or the project, or as a delay."""
-    asked: float = 0.0
+    at_backend: float = 0.0
     """Time spent at the backend."""
     backend: metrics.Answerer = OURSELVES
     """The backend that answered, or :data:`OURSELVES`."""
@@ -69,8 +69,8 @@ def answered(
     """
     _count(answer.status, timing.backend)
     RECENT.answered(claim, answer.status, request.path, _reason(answer.status, timing))
-    own = max(0.0, now - timing.started - timing.waited - timing.asked)
-    metrics.REQUEST_SECONDS.observe(own)
+    internal = max(0.0, now - timing.started - timing.waited - timing.at_backend)
+    metrics.REQUEST_SECONDS.observe(internal)
     _count_asked(timing)
     if LOG.isEnabledFor(logging.DEBUG):
         seconds = now - timing.started
@@ -100,7 +100,7 @@ def log_answered(
         status,
         size,
         seconds * 1000,
-        timing.asked * 1000,
+        timing.at_backend * 1000,
         timing.backend,
         timing.waited * 1000,
     )
@@ -183,4 +183,4 @@ def _count(status: int, backend: metrics.Answerer) -> None:
 
 def _count_asked(timing: Timing) -> None:
     if timing.backend != OURSELVES:
-        _backend_seconds(timing.backend).observe(timing.asked)
+        _backend_seconds(timing.backend).observe(timing.at_backend)

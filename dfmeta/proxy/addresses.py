@@ -44,7 +44,7 @@ class IdentifiedCaller(Identity):
 
 
 @dataclass(frozen=True, slots=True)
-class Asking(Claim):
+class RequestClaim(Claim):
     """The claim of one request: its record is looked up once and used until the answer leaves.
 
     The database is not queried before the request has its turn among the requests of its guest.
@@ -54,7 +54,7 @@ class Asking(Claim):
     """Path of the request. Trust: it comes from the guest."""
     turn: Callable[[], bool] = field(compare=False)
     """Wait for the turn; False: it did not come in time."""
-    found: list[IdentifiedCaller] = field(default_factory=list, compare=False)
+    lookup: list[IdentifiedCaller] = field(default_factory=list, compare=False)
 
 
 class Addresses(Claims):
@@ -77,25 +77,26 @@ class Addresses(Claims):
         caller = Peer(None, next(self._proxies)) if trusted else Peer(address)
         return Claim(described(address), caller, 0, 0, PeerAddress(address))
 
-    def asking(self, address: Address, path: str, turn: Callable[[], bool]) -> Asking:
+    def asking(self, address: Address, path: str, turn: Callable[[], bool]) -> RequestClaim:
         """Return the claim of one request for *path* from *address*.
 
-        :param turn: see :attr:`Asking.turn`.
+        :param turn: see :attr:`RequestClaim.turn`.
         """
-        return Asking(described(address), Peer(address), 0, 0, PeerAddress(address), path, turn)
+        peer = PeerAddress(address)
+        return RequestClaim(described(address), Peer(address), 0, 0, peer, path, turn)
 
     def current(self, claim: Claim) -> Identity | None:
         """Return the identity of the claim; look up the record once for each request.
 
         :raises BackendError: when the store cannot be queried, or the turn did not come in time.
         """
-        if not isinstance(claim, Asking):
+        if not isinstance(claim, RequestClaim):
             return claim.identity
-        if not claim.found:
+        if not claim.lookup:
             if not claim.turn():
                 raise BackendError(backend="store", cause="has too many requests of this guest")
-            claim.found.append(self._look(claim.address.ip, claim.path))
-        return claim.found[0]
+            claim.lookup.append(self._look(claim.address.ip, claim.path))
+        return claim.lookup[0]
 
     def _look(self, address: Address, path: str) -> IdentifiedCaller:
         try:
@@ -158,10 +159,10 @@ class AddressApplication:
         return self._application.answer(exchange._replace(claim=claim, acquire=_is_acquired))
 
     def _place(self, peer: Peer) -> Semaphore:
-        found = self._places.get(peer)
-        if found is None:
-            found = self._places[peer] = Semaphore(self._limits().requests_per_port)
-        return found
+        semaphore = self._places.get(peer)
+        if semaphore is None:
+            semaphore = self._places[peer] = Semaphore(self._limits().requests_per_port)
+        return semaphore
 
 
 class AddressStore(StoreBackend):
@@ -173,7 +174,7 @@ class AddressStore(StoreBackend):
         identity: Identity,
         *,
         deadline: float = math.inf,
-        goes_on: Callable[[str | None], bool] = lambda _said: True,
+        goes_on: Callable[[str | None], bool] = lambda _mode: True,
     ) -> View:
         """See :class:`~dfmeta.proxy.application.Backend`."""
         del deadline, goes_on

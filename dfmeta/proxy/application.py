@@ -26,7 +26,7 @@ from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Timing
-from dfmeta.proxy.attachments import Attachments, is_ours
+from dfmeta.proxy.attachments import AttachmentResponder, is_ours
 from dfmeta.proxy.attachments import answer as attachment_answer
 from dfmeta.proxy.claims import Claims
 from dfmeta.proxy.rate import RateLimiter
@@ -79,7 +79,7 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AppSettings:
     """The part of the configuration that the application uses."""
 
     timeout_answer: str = "auto"
@@ -145,12 +145,12 @@ class Application:
         self,
         registry: Claims,
         backend: Backend,
-        settings: Settings,
+        settings: AppSettings,
         *,
         tokens: Tokens,
         rates: RateLimiter,
         complaints: Complaints,
-        attachments: Attachments | None = None,
+        attachments: AttachmentResponder | None = None,
         heed: Callable[[], object] = lambda: None,
         echo: Callable[[], Callable[[float], bool]] = lambda: lambda _deadline: True,
     ) -> None:
@@ -165,7 +165,7 @@ class Application:
         self._complaints = complaints
         registry.subscribe(self._endpoint_changed)
 
-    def replace(self, backend: Backend, settings: Settings) -> None:
+    def replace(self, backend: Backend, settings: AppSettings) -> None:
         """Answer from *backend* from the next request on."""
         self._backend, self._settings = backend, settings
 
@@ -340,7 +340,7 @@ class Application:
             refusal = self._shake_hands(view.http_tokens, request, identity)
             answer = view.answer() if refusal is None else refusal
         finally:
-            timing.asked += clock.now() - begun
+            timing.at_backend += clock.now() - begun
         if not answer.known:
             timing.reason = REASONS["absent"]
         elif refusal is None:

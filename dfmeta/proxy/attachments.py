@@ -23,7 +23,7 @@ API: no router passes it on (RFC 791, 3.1; RFC 8200, 3)."""
 _TOO_LARGE: Final = 413
 
 
-class Attachments(Protocol):
+class AttachmentResponder(Protocol):
     """The API, for requests whose path begins with :data:`FIRST`."""
 
     def allows(self, claim: Claim) -> bool:
@@ -51,13 +51,13 @@ class Attachments(Protocol):
 
 
 class Local:
-    """The API in the daemon; see :class:`Attachments`."""
+    """The API in the daemon; see :class:`AttachmentResponder`."""
 
     def __init__(self, api: AttachmentApi, registry: Registry) -> None:
         self._api, self._registry = api, registry
 
     def allows(self, claim: Claim) -> bool:
-        """See :class:`Attachments`."""
+        """See :class:`AttachmentResponder`."""
         port = self._port(claim)
         return port is not None and self._api.allows(port)
 
@@ -68,15 +68,15 @@ class Local:
 
     @property
     def quota(self) -> int:
-        """See :class:`Attachments`."""
+        """See :class:`AttachmentResponder`."""
         return self._api.quota
 
     def refuse(self, exchange: Exchange[Claim]) -> Answer | None:
-        """See :class:`Attachments`."""
+        """See :class:`AttachmentResponder`."""
         return self._api.refuse(self._call(exchange))
 
     def answer(self, exchange: Exchange[Claim]) -> Answer:
-        """See :class:`Attachments`."""
+        """See :class:`AttachmentResponder`."""
         return self._api.answer(self._call(exchange))
 
     def of_worker(
@@ -123,7 +123,7 @@ def is_ours(path: str) -> bool:
 
 
 def answer(
-    attachments: Attachments | None,
+    attachments: AttachmentResponder | None,
     exchange: Exchange[Claim],
     guard: Callable[[Callable[[], Answer | None]], Answer | None],
 ) -> Answer:

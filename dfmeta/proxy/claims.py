@@ -24,7 +24,7 @@ WAITS_KEPT = 16
 
 
 @dataclass(slots=True)
-class _Known:
+class _MirroredGuest:
     identity: Identity
     slots: dict[int, tuple[GuestAddress, int]]
     """Slot → address and epoch."""
@@ -70,7 +70,7 @@ class Mirror:
         self.keys = keys
         """The daemon's key scheme."""
         self._catch_up = catch_up
-        self._known: dict[Caller, _Known] = {}
+        self._guests: dict[Caller, _MirroredGuest] = {}
         self._listeners: list[Callable[[Endpoint], None]] = []
 
     def subscribe(self, listener: Callable[[Endpoint], None]) -> None:
@@ -85,18 +85,18 @@ class Mirror:
             endpoint, number = self.keys.parse(peer)
         except KeyRangeError:
             return None
-        known = self._known.get(endpoint)
-        slot = known.slots.get(number) if known else None
-        if known is None or slot is None:
+        guest = self._guests.get(endpoint)
+        slot = guest.slots.get(number) if guest else None
+        if guest is None or slot is None:
             return None
-        return Claim(known.identity, endpoint, number, slot[1], slot[0])
+        return Claim(guest.identity, endpoint, number, slot[1], slot[0])
 
     def certain(self, endpoint: Caller) -> bool:
         """See :class:`Claims`."""
         # An unread doubt in the pipe would make holds() fail and close the request. It must wait.
         self._catch_up()
-        known = self._known.get(endpoint)
-        return known is None or known.certain
+        guest = self._guests.get(endpoint)
+        return guest is None or guest.certain
 
     def holds(self, claim: Claim) -> bool:
         """See :class:`Claims`."""
@@ -108,12 +108,12 @@ class Mirror:
         return self._identity(claim)
 
     def _identity(self, claim: Claim) -> Identity | None:
-        known = self._known.get(claim.caller)
-        slot = known.slots.get(claim.slot) if known else None
-        if known is None or slot is None or slot[1] != claim.epoch:
+        guest = self._guests.get(claim.caller)
+        slot = guest.slots.get(claim.slot) if guest else None
+        if guest is None or slot is None or slot[1] != claim.epoch:
             return None
-        same = known.identity.incarnation == claim.identity.incarnation
-        return known.identity if same else None
+        same = guest.identity.incarnation == claim.identity.incarnation
+        return guest.identity if same else None
 
     def opened(self, claim: Claim, now: float) -> None:
         """See :class:`Claims`."""
@@ -127,29 +127,29 @@ class Mirror:
 
     def take_wait(self, endpoint: Caller, source_port: int) -> float:
         """See :class:`Claims`."""
-        known = self._known.get(endpoint)
-        return known.waits.pop(source_port, 0.0) if known else 0.0
+        guest = self._guests.get(endpoint)
+        return guest.waits.pop(source_port, 0.0) if guest else 0.0
 
-    def learn(self, told: Iterable[Any]) -> None:
+    def learn(self, messages: Iterable[Any]) -> None:
         """Apply the messages of :func:`tell`; call the listeners of endpoints whose guest left."""
-        for one in told:
-            endpoint = Endpoint(*one["endpoint"])
-            before = self._known.pop(endpoint, None)
+        for message in messages:
+            endpoint = Endpoint(*message["endpoint"])
+            before = self._guests.pop(endpoint, None)
             for slot in before.slots if before is not None else ():
                 self.keys.disown(endpoint, slot)
-            if one["identity"] is not None:
-                self._known[endpoint] = _Known(
-                    Identity(**one["identity"]),
+            if message["identity"] is not None:
+                self._guests[endpoint] = _MirroredGuest(
+                    Identity(**message["identity"]),
                     {
                         slot: (_address(mac, ip, service), epoch)
-                        for slot, mac, ip, service, epoch in one["slots"]
+                        for slot, mac, ip, service, epoch in message["slots"]
                     },
-                    _latest({**(before.waits if before else {}), **dict(one["waits"])}),
-                    one["certain"],
+                    _latest({**(before.waits if before else {}), **dict(message["waits"])}),
+                    message["certain"],
                 )
-                for slot in self._known[endpoint].slots:
+                for slot in self._guests[endpoint].slots:
                     self.keys.own(endpoint, slot)
-            if before is not None and _lost(before, self._known.get(endpoint)):
+            if before is not None and _lost(before, self._guests.get(endpoint)):
                 for listener in self._listeners:
                     listener(endpoint)
 
@@ -163,7 +163,7 @@ def _latest(waits: dict[int, float]) -> dict[int, float]:
     return dict(list(waits.items())[-WAITS_KEPT:])
 
 
-def _lost(before: _Known, after: _Known | None) -> bool:
+def _lost(before: _MirroredGuest, after: _MirroredGuest | None) -> bool:
     """Whether a claim that held before does not hold any more."""
     if after is None or after.identity.incarnation != before.identity.incarnation:
         return True

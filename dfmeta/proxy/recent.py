@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final, get_args
 
 from dfmeta.errors import BodyFault, HeadFault
@@ -107,23 +107,33 @@ class Failure:
     """Time of the first of them since the guest's last successful request."""
 
     @property
-    def why(self) -> str:
+    def code(self) -> str:
         """Key of the reason in :data:`REASONS`; empty if it is a backend's."""
         return _CODES.get(self.reason, "")
 
     @property
-    def own(self) -> bool:
+    def is_guests(self) -> bool:
         """Whether the failure is a fault of the guest's request."""
-        return self.why in OWN
+        return self.code in OWN
 
     @property
     def counts_always(self) -> bool:
         """Whether it is a failure of the service, even if earlier requests succeeded."""
-        return not self.own and self.why not in RULES and self.status != _BAD_REQUEST
+        return not self.is_guests and self.code not in RULES and self.status != _BAD_REQUEST
+
+    def after(self, before: Failure | None, well_at: float) -> Failure:
+        """Return both failures of one kind as one; those until *well_at* do not count for
+        :attr:`since`."""
+        if before is None:
+            return self
+        latest = self if self.at >= before.at else before
+        begun = [failure.since for failure in (before, self) if failure.since > well_at]
+        since = min(begun, default=latest.at)
+        return replace(latest, times=before.times + self.times, since=since)
 
 
 @dataclass(slots=True)
-class Asked:
+class GuestRequests:
     """Requests of one guest since it has had its port."""
 
     incarnation: int
@@ -141,10 +151,10 @@ class Asked:
 
     def failures(self) -> list[Failure]:
         """Return its failures: those of the service first, in each group the latest first."""
-        found = list(self.kinds.values())
+        failures = list(self.kinds.values())
         if self.missing is not None and not self.well_at:
-            found.append(self.missing)
-        return sorted(found, key=lambda one: (not self.counts_as(one), -one.at))
+            failures.append(self.missing)
+        return sorted(failures, key=lambda failure: (not self.counts_as(failure), -failure.at))
 
     @property
     def failing(self) -> bool:
@@ -161,25 +171,41 @@ class Asked:
         a rule that refuses its requests. A guest without a record fails in any case. Malformed
         requests never make a guest fail.
         """
-        return min((one.since for one in self.failures() if self._fails(one)), default=0.0)
+        return min((each.since for each in self.failures() if self._fails(each)), default=0.0)
 
-    def counts_as(self, one: Failure) -> bool:
+    def counts_as(self, failure: Failure) -> bool:
         """Whether a failure is the service's and not the guest's own."""
-        return one.counts_always or (not self.well_at and not one.own)
+        return failure.counts_always or (not self.well_at and not failure.is_guests)
 
-    def _fails(self, one: Failure) -> bool:
-        return self.counts_as(one) and one.at > self.well_at
+    def note(self, at: float, status: int) -> None:
+        """Note the status of a request as the last one, unless there is a later one."""
+        if at >= self.last_at:
+            self.last_at, self.last_status = at, status
+
+    def add(self, failure: Failure) -> None:
+        """Add a failure to those of its kind."""
+        if failure.code == "document":
+            self.missing = failure.after(self.missing, self.well_at)
+            return
+        key, kinds = (failure.status, failure.path, failure.reason), self.kinds
+        kinds[key] = failure.after(kinds.get(key), self.well_at)
+        if len(kinds) > KINDS_KEPT:
+            # A guest's invalid requests must not displace failures of the service.
+            del kinds[min(kinds, key=lambda key: (kinds[key].counts_always, kinds[key].at))]
+
+    def _fails(self, failure: Failure) -> bool:
+        return self.counts_as(failure) and failure.at > self.well_at
 
 
 class Recent:
-    """The :class:`Asked` of each caller.
+    """The :class:`GuestRequests` of each caller.
 
     :param clock: seconds since the epoch, since the times are shown to operators.
     """
 
     def __init__(self, *, clock: Callable[[], float] = clock.wall, ports: int = PORTS) -> None:
         self._clock, self._most = clock, ports
-        self._ports: OrderedDict[Caller, Asked] = OrderedDict()
+        self._ports: OrderedDict[Caller, GuestRequests] = OrderedDict()
 
     def answered(self, claim: Claim, status: int, path: str, reason: str) -> None:
         """Note the end of a request.
@@ -189,41 +215,39 @@ class Recent:
         :param reason: a text of dfmeta, or empty. A 404 with another text than that of ``absent``
             counts as ``document``.
         """
-        now, one = self._clock(), self._of(claim.caller, claim.identity.incarnation)
-        one.counts[_class(status)] += 1
-        one.last_at, one.last_status = now, status
+        now, requests = self._clock(), self._of(claim.caller, claim.identity.incarnation)
+        requests.counts[_class(status)] += 1
+        requests.last_at, requests.last_status = now, status
         if 200 <= status < 400:
             if not _says_nothing(path):
-                one.well_at = now
-        elif status == _NOT_FOUND and reason != REASONS["absent"]:
-            failure = Failure(now, status, kind_of(path), REASONS["document"], since=now)
-            one.missing = _repeated(one.missing, failure, one.well_at)
+                requests.well_at = now
         elif status not in _HARMLESS:
-            _add(one, Failure(now, status, kind_of(path), reason[:REASON_MAX], since=now))
+            if status == _NOT_FOUND and reason != REASONS["absent"]:
+                reason = REASONS["document"]
+            requests.add(Failure(now, status, kind_of(path), reason[:REASON_MAX], since=now))
 
     def succeeded(self, claim: Claim, count: int, at: float) -> None:
         """Note requests that another process has answered with success.
 
-        The answers show that the guest is known; see :attr:`Asked.well_at`.
+        The answers show that the guest is known; see :attr:`GuestRequests.well_at`.
 
         :param at: seconds of the clock.
         """
-        one = self._of(claim.caller, claim.identity.incarnation)
-        one.counts[0] += count
-        if at >= one.last_at:
-            one.last_at, one.last_status = at, _OK
-        one.well_at = max(one.well_at, at)
+        requests = self._of(claim.caller, claim.identity.incarnation)
+        requests.counts[0] += count
+        requests.note(at, _OK)
+        requests.well_at = max(requests.well_at, at)
 
     def forget(self, caller: Caller) -> None:
         """Forget a guest, since another one may have its port."""
         self._ports.pop(caller, None)
 
-    def of(self, caller: Caller, incarnation: int) -> Asked | None:
+    def of(self, caller: Caller, incarnation: int) -> GuestRequests | None:
         """Return the requests of that guest; None: it has made none yet."""
-        found = self._ports.get(caller)
-        return found if found is not None and found.incarnation == incarnation else None
+        requests = self._ports.get(caller)
+        return requests if requests is not None and requests.incarnation == incarnation else None
 
-    def __iter__(self) -> Iterator[tuple[Caller, Asked]]:
+    def __iter__(self) -> Iterator[tuple[Caller, GuestRequests]]:
         return iter(list(self._ports.items()))
 
     def __len__(self) -> int:
@@ -237,44 +261,44 @@ class Recent:
         return [
             [
                 [*caller],
-                one.incarnation,
-                one.counts,
-                [one.last_at, one.last_status, one.well_at],
-                None if one.missing is None else _row(one.missing),
-                [_row(failure) for failure in one.kinds.values()],
+                requests.incarnation,
+                requests.counts,
+                [requests.last_at, requests.last_status, requests.well_at],
+                [
+                    astuple(failure)
+                    for failure in (requests.missing, *requests.kinds.values())
+                    if failure is not None
+                ],
             ]
-            for caller, one in taken.items()
+            for caller, requests in taken.items()
         ]
 
-    def add(self, told: Iterable[Any], current: Callable[[Endpoint], int | None]) -> None:
+    def add(self, rows: Iterable[Any], current: Callable[[Endpoint], int | None]) -> None:
         """Add the result of a worker's :meth:`take`.
 
         :param current: return the present incarnation of an endpoint; numbers of another
             incarnation are dropped.
         """
-        for (ofport, vid), incarnation, counts, last, missing_row, rows in told:
+        for (ofport, vid), incarnation, counts, last, failures in rows:
             endpoint = Endpoint(ofport, vid)
             if current(endpoint) != incarnation:
                 continue
-            one = self._of(endpoint, incarnation)
-            one.counts = [mine + more for mine, more in zip(one.counts, counts, strict=True)]
+            requests = self._of(endpoint, incarnation)
+            requests.counts = [sum(pair) for pair in zip(requests.counts, counts, strict=True)]
             at, status, well_at = last
-            if at >= one.last_at:
-                one.last_at, one.last_status = at, status
-            one.well_at = max(one.well_at, well_at)
-            if missing_row is not None:
-                one.missing = _repeated(one.missing, Failure(*missing_row), one.well_at)
-            for row in rows:
-                _add(one, Failure(*row))
+            requests.note(at, status)
+            requests.well_at = max(requests.well_at, well_at)
+            for failure in failures:
+                requests.add(Failure(*failure))
 
-    def _of(self, caller: Caller, incarnation: int) -> Asked:
-        found = self._ports.get(caller)
-        if found is None or found.incarnation != incarnation:
-            found = self._ports[caller] = Asked(incarnation)
+    def _of(self, caller: Caller, incarnation: int) -> GuestRequests:
+        requests = self._ports.get(caller)
+        if requests is None or requests.incarnation != incarnation:
+            requests = self._ports[caller] = GuestRequests(incarnation)
             if len(self._ports) > self._most:
                 self._ports.popitem(last=False)
         self._ports.move_to_end(caller)
-        return found
+        return requests
 
 
 RECENT: Final = Recent()
@@ -321,40 +345,16 @@ def _says_nothing(path: str) -> bool:
     return is_token_path(path) or not path.strip("/")
 
 
-def _row(one: Failure) -> list[Any]:
-    return [one.at, one.status, one.path, one.reason, one.times, one.since]
-
-
-def _repeated(before: Failure | None, after: Failure, well_at: float) -> Failure:
-    """Merge two failures of one kind; those until *well_at* do not count for ``since``."""
-    if before is None:
-        return after
-    latest = after if after.at >= before.at else before
-    times = before.times + after.times
-    begun = [one.since for one in (before, after) if one.since > well_at]
-    since = min(begun, default=latest.at)
-    return Failure(latest.at, latest.status, latest.path, latest.reason, times, since)
-
-
-def _add(one: Asked, failure: Failure) -> None:
-    key = failure.status, failure.path, failure.reason
-    one.kinds[key] = _repeated(one.kinds.get(key), failure, one.well_at)
-    if len(one.kinds) > KINDS_KEPT:
-        # A guest's invalid requests must not displace failures of the service.
-        kinds = one.kinds
-        del kinds[min(kinds, key=lambda key: (kinds[key].counts_always, kinds[key].at))]
-
-
 def brief_reason(failure: Failure, backend: str) -> str:
     """Return the reason why a guest's request failed, in a few words.
 
     Trust: no part of the text comes from the guest or from a server.
     """
-    why = failure.why
-    if why == "absent" and backend == NOVA:
+    code = failure.code
+    if code == "absent" and backend == NOVA:
         return "Nova has no such instance in its project"
-    if why:
-        return _BRIEF.get(why, REASONS[why])
+    if code:
+        return _BRIEF.get(code, REASONS[code])
     return failure.reason.partition(". ")[0] or "the reason is unknown"
 
 
@@ -366,7 +366,7 @@ def guest_remedy(failure: Failure, backend: str, *, port: str, instance: str) ->
     :param instance: id of the guest's instance.
     """
     port, instance = shlex.quote(port), shlex.quote(instance)
-    match failure.why:
+    match failure.code:
         case "absent" if backend == NOVA:
             return (
                 f"compare the project in Nova, `openstack server show {instance} -c project_id`, "
@@ -390,9 +390,9 @@ def guest_remedy(failure: Failure, backend: str, *, port: str, instance: str) ->
                 "add libvirt or neutron to [df_metadata] identity_sources"
             )
         case "token":
-            own = f"`dfmeta store put {instance} --http-tokens optional`, or "
+            put = f"`dfmeta store put {instance} --http-tokens optional`, or "
             return (
-                f"{'' if backend == NOVA else own}set [store] http_tokens = optional and "
+                f"{'' if backend == NOVA else put}set [store] http_tokens = optional and "
                 f"{_RELOAD}, if the guest's programs do not support tokens"
             )
         case "rate":
@@ -404,7 +404,7 @@ def guest_remedy(failure: Failure, backend: str, *, port: str, instance: str) ->
             )
         case "defect":
             return "`journalctl -u dfmeta-agent` shows the traceback: report it"
-    if failure.own:
+    if failure.is_guests:
         return ""
     if failure.status == _FORBIDDEN and backend == NOVA:
         return (

@@ -12,7 +12,7 @@ from dfmeta.conf import limits as limit_options
 from dfmeta.conf import store as store_options
 from dfmeta.http.http1 import HeadLimits
 from dfmeta.http.limits import Limits
-from dfmeta.proxy.application import Backend, Settings
+from dfmeta.proxy.application import AppSettings, Backend
 from dfmeta.proxy.backends.network_data import Completing, Subports
 from dfmeta.proxy.rate import RateSettings, Window
 from dfmeta.proxy.tokens import TokenMode
@@ -64,9 +64,9 @@ def make_answer_settings(conf: cfg.ConfigOpts) -> dialects.Settings:
     )
 
 
-def make_app_settings(conf: cfg.ConfigOpts) -> Settings:
+def make_app_settings(conf: cfg.ConfigOpts) -> AppSettings:
     """Return the settings of the WSGI application."""
-    return Settings(
+    return AppSettings(
         timeout_answer=conf.df_metadata.timeout_answer,
         needs_project=conf.df_metadata.backend == "nova",
         refuse_forwarded=conf.df_metadata.refuse_forwarded,

@@ -74,7 +74,7 @@ def is_file(path: str) -> bool:
 
 def whole(request: GuestRequest) -> GuestRequest:
     """Return the request whose answer has the whole document: a GET without a condition."""
-    headers = {name: one for name, one in request.headers.items() if name != "if-none-match"}
+    headers = {name: value for name, value in request.headers.items() if name != "if-none-match"}
     return replace(request, method="GET", headers=headers)
 
 
@@ -91,7 +91,7 @@ def completed(answer: Answer, vlans: Collection[Vlan], request: GuestRequest) ->
         return answer
     body = with_vlans(answer.body, vlans)
     if body != answer.body:
-        kept = tuple(one for one in answer.headers if one[0].lower() not in _OF_THE_OLD_BODY)
+        kept = tuple(pair for pair in answer.headers if pair[0].lower() not in _OF_THE_OLD_BODY)
         answer = replace(answer, body=body, headers=kept)
         answer = tagged(answer) if "etag" in names else answer
     last = answer.headers[-1][0].lower() if answer.headers else ""
@@ -108,38 +108,37 @@ def with_vlans(document: bytes, vlans: Iterable[Vlan]) -> bytes:
     if len(document) > SIZE_MAX:
         return document
     try:
-        found = strictjson.loads_object(document)
+        content = strictjson.loads_object(document)
     except ValueError:
         return document
-    links = found.get("links")
+    links = content.get("links")
     if not isinstance(links, list) or not _are_distinct(links):
         return document
     added = list(_links(sorted(set(vlans)), links))
     if not added:
         return document
-    return json.dumps({**found, "links": [*links, *added]}).encode()
+    return json.dumps({**content, "links": [*links, *added]}).encode()
 
 
 def _are_distinct(links: Sequence[object]) -> bool:
-    ids = [one.get("id") if isinstance(one, dict) else None for one in links]
-    texts = [one for one in ids if isinstance(one, str) and one]
-    return len(set(texts)) == len(links)
+    ids = [link.get("id") if isinstance(link, dict) else None for link in links]
+    return len({text for text in ids if isinstance(text, str) and text}) == len(links)
 
 
 def _links(vlans: Iterable[Vlan], links: Sequence[_Link]) -> Iterator[dict[str, Any]]:
     """Yield the links of the VLANs that can have one. The time grows with their number alone."""
-    parents, there = _parents(links), set(_vlans(links))
-    ids = {one["id"] for one in links}
+    parents, present = _parents(links), set(_vlans(links))
+    ids = {link["id"] for link in links}
     for vlan in vlans:
         parent = parents.get(vlan.parent_mac)
-        if parent is None or (parent["id"], vlan.vid) in there:
+        if parent is None or (parent["id"], vlan.vid) in present:
             continue
         # The other id is for a VM with the same VLAN id on two trunks.
         names = (f"dfsub{vlan.vid}", f"dfsub{vlan.vid}-{parent['id']}")
-        name = next((one for one in names if one not in ids), None)
+        name = next((text for text in names if text not in ids), None)
         if name is None:
             continue
-        there.add((parent["id"], vlan.vid))
+        present.add((parent["id"], vlan.vid))
         ids.add(name)
         yield {
             "id": name,
@@ -151,36 +150,36 @@ def _links(vlans: Iterable[Vlan], links: Sequence[_Link]) -> Iterator[dict[str, 
         }
 
 
-def _mtu(own: int, below: object) -> dict[str, int]:
+def _mtu(of_vlan: int, below: object) -> dict[str, int]:
     """Return the member of a VLAN's MTU: no device can have a larger one than the device below."""
-    known = [one for one in (own, below) if type(one) is int and one > 0]
-    return {"mtu": min(known)} if known else {}
+    sizes = [mtu for mtu in (of_vlan, below) if type(mtu) is int and mtu > 0]
+    return {"mtu": min(sizes)} if sizes else {}
 
 
 def _parents(links: Sequence[_Link]) -> Mapping[str, _Link | None]:
     """Return MAC in lower case → the one link of a device with it; None: there are more."""
     bonded = {
         text
-        for one in links
-        if isinstance(one.get("bond_links"), list)
-        for text in one["bond_links"]
+        for link in links
+        if isinstance(link.get("bond_links"), list)
+        for text in link["bond_links"]
         if isinstance(text, str)
     }
-    found: dict[str, _Link | None] = {}
-    for one in links:
-        kind, mac = one.get("type"), one.get("ethernet_mac_address")
+    parents: dict[str, _Link | None] = {}
+    for link in links:
+        kind, mac = link.get("type"), link.get("ethernet_mac_address")
         if not isinstance(kind, str) or kind in _NO_PHYSICAL or not isinstance(mac, str):
             continue
-        if one["id"] not in bonded:
-            found[mac.lower()] = one if mac.lower() not in found else None
-    return found
+        if link["id"] not in bonded:
+            parents[mac.lower()] = link if mac.lower() not in parents else None
+    return parents
 
 
 def _vlans(links: Sequence[_Link]) -> Iterator[tuple[object, int]]:
     """Yield the link below and the VLAN id of each VLAN."""
-    for one in links:
-        below, vid = one.get("vlan_link"), one.get("vlan_id")
-        if one.get("type") == "vlan" and isinstance(below, str) and isinstance(vid, int | str):
+    for link in links:
+        below, vid = link.get("vlan_link"), link.get("vlan_id")
+        if link.get("type") == "vlan" and isinstance(below, str) and isinstance(vid, int | str):
             # A number may be written as a text.
             with contextlib.suppress(ValueError):
                 yield below, int(vid)
@@ -217,24 +216,24 @@ class Completing:
         return View(view.http_tokens, lambda: completed(view.answer(), vlans, request))
 
 
-def of(registry: Registry, identity: Identity) -> list[Vlan]:
+def subport_vlans(registry: Registry, identity: Identity) -> list[Vlan]:
     """Return the VLANs of an instance: the subports of all its ports, with their MACs.
 
     A subport without a valid MAC or VLAN id is left out. So are attachments: cloud-init would make
     their devices at the VM's next boot, before the program that asked for them.
     """
     ports = registry.ports()
-    macs = {one.name: one.mac for one in ports if _is_parent(one, identity)}
+    macs = {port.name: port.mac for port in ports if _is_parent(port, identity)}
     if not macs:
         return []
     return [
-        Vlan(macs[one.parent], one.segmentation_id, one.mac, one.mtu)
-        for one in ports
-        if one.parent in macs
-        and one.kind is PortKind.SUBPORT
-        and not one.attached
-        and one.segmentation_id
-        and is_unicast(one.mac)
+        Vlan(macs[port.parent], port.segmentation_id, port.mac, port.mtu)
+        for port in ports
+        if port.parent in macs
+        and port.kind is PortKind.SUBPORT
+        and not port.attached
+        and port.segmentation_id
+        and is_unicast(port.mac)
     ]
 
 

@@ -55,7 +55,7 @@ def test_page_has_the_line_that_is_logged(caplog: pytest.LogCaptureFixture) -> N
     claim = registry.claim(IN_PORT.key_of(here, 0))
     assert claim is not None
     request = GuestRequest("GET", "/latest/meta-data/")
-    timing = access.Timing(1.0, asked=0.012, backend="nova")
+    timing = access.Timing(1.0, at_backend=0.012, backend="nova")
     with caplog.at_level(logging.DEBUG):
         access.answered(claim, request, Answer(200, bytes(214)), timing, 1.0125)
     (line,) = caplog.messages

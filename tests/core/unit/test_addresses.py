@@ -11,7 +11,7 @@ from eventlet.event import Event
 from dfmeta.errors import LookupAnswerError, StoreAwayError, StoreError
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore
-from dfmeta.proxy.application import Application, Settings, guest_server
+from dfmeta.proxy.application import Application, AppSettings, guest_server
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import KEY_BYTES, TokenMode, Tokens
 from dfmeta.runtime.throttle import Together
@@ -69,7 +69,7 @@ class World:
         application = Application(
             self.addresses,
             AddressStore(self.repository),
-            Settings(**options),
+            AppSettings(**options),
             tokens=Tokens(bytes(KEY_BYTES)),
             rates=RateLimiter(rate),
             complaints=Together(logging.getLogger("dfmeta.proxy")),

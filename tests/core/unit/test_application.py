@@ -20,7 +20,7 @@ from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.identity.numbering import SwitchDevice
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
-from dfmeta.proxy.application import Application, Settings
+from dfmeta.proxy.application import Application, AppSettings
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.recent import REASONS, RECENT, Failure
 from dfmeta.proxy.tokens import TokenMode, Tokens
@@ -101,7 +101,7 @@ class World:
         self.application = Application(
             self.registry,
             self.backend,
-            Settings(**options),
+            AppSettings(**options),
             tokens=self.tokens,
             rates=RateLimiter(rate or RateSettings()),
             complaints=Complaints(logging.getLogger("dfmeta.proxy")),
@@ -504,7 +504,7 @@ def test_a_record_that_needs_the_project_can_require_a_token() -> None:
             return "required" if identity.project_id else None
 
     world = World("", needs_project=True)
-    world.application.replace(Wary(), Settings(needs_project=True))
+    world.application.replace(Wary(), AppSettings(needs_project=True))
     asking = eventlet.spawn(world.ask)
     let_hub_run()
     world.registry.set_port(port(project="p1"))
@@ -523,7 +523,7 @@ def test_a_backend_that_cannot_say_whether_it_needs_a_token_is_out_of_time(world
         def say(self, identity: Identity) -> str | None:
             raise AWAY
 
-    world.application.replace(Broken(), Settings())
+    world.application.replace(Broken(), AppSettings())
     assert world.ask().status == 503
 
 

@@ -16,8 +16,8 @@ from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.http.sockets import limit_hops
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Endpoint, GuestRequest
-from dfmeta.proxy.application import Application, Settings
-from dfmeta.proxy.attachments import Attachments, Local, is_ours
+from dfmeta.proxy.application import Application, AppSettings
+from dfmeta.proxy.attachments import AttachmentResponder, Local, is_ours
 from dfmeta.proxy.engines.workers.calls import RemoteAttachments, WorkerAnswers
 from dfmeta.proxy.engines.workers.pipe import Pipe
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
@@ -46,7 +46,7 @@ class World:
         self.backend = FakeBackend()
         self.hops: list[int] = []
         self.local = Local(self.api, self.registry)
-        attachments: Attachments | None = self.local if enabled else None
+        attachments: AttachmentResponder | None = self.local if enabled else None
         if worker:
             complaints = Complaints(logging.getLogger("daemon"))
             self.answers = WorkerAnswers(
@@ -62,7 +62,7 @@ class World:
         self.application = Application(
             self.registry,
             self.backend,
-            Settings(),
+            AppSettings(),
             tokens=Tokens(bytes(32)),
             rates=RateLimiter(FEW),
             complaints=Complaints(logging.getLogger("dfmeta.proxy")),

@@ -7,7 +7,15 @@ import pytest
 
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Endpoint, Identity
-from dfmeta.proxy.recent import CLOSED, OWN, REASONS, Asked, Recent, is_of_every_instance, kind_of
+from dfmeta.proxy.recent import (
+    CLOSED,
+    OWN,
+    REASONS,
+    GuestRequests,
+    Recent,
+    is_of_every_instance,
+    kind_of,
+)
 from tests.core.unit.support import INSTANCE, PROJECT, address
 
 HERE, THERE = Endpoint(13), Endpoint(14)
@@ -29,7 +37,7 @@ class World:
         self.now += 1
         self.recent.answered(claim(**of), status, path, reason)
 
-    def of(self, endpoint: Endpoint = HERE, incarnation: int = 1) -> Asked:
+    def of(self, endpoint: Endpoint = HERE, incarnation: int = 1) -> GuestRequests:
         found = self.recent.of(endpoint, incarnation)
         assert found is not None
         return found
@@ -53,7 +61,7 @@ def test_guest_whose_record_is_gone_fails_after_its_successes(world: World) -> N
         world.note(status, reason=reason)
     assert (world.of().failing, world.of().failing_since) == (True, 1003)
     (failure,) = world.of().failures()
-    assert (failure.why, failure.times) == ("absent", 1)
+    assert (failure.code, failure.times) == ("absent", 1)
     world.note(200)
     assert not world.of().failing
 
@@ -65,7 +73,7 @@ def test_worker_tells_a_missing_record_from_a_missing_document(world: World) -> 
     daemon.add(json.loads(json.dumps(world.recent.take())), lambda _endpoint: 1)
     asked = daemon.of(HERE, 1)
     assert asked is not None
-    assert {one.why for one in asked.failures()} == {"absent", "document"}
+    assert {one.code for one in asked.failures()} == {"absent", "document"}
 
 
 def test_nova_has_some_paths_for_every_instance() -> None:
@@ -117,7 +125,7 @@ def test_unserved_guest_fails_by_a_rule_and_not_by_its_own_malformed_request() -
         world = World()
         world.note(403, reason=REASONS[why])
         assert world.of().failing == (why not in OWN), why
-        assert [one.own for one in world.of().failures()] == [why in OWN]
+        assert [one.is_guests for one in world.of().failures()] == [why in OWN]
 
 
 def test_token_or_list_of_versions_ends_no_failure() -> None:

@@ -30,7 +30,7 @@ def told(*ports: Port, identity: Identity = IDENTITY) -> list[Vlan]:
     registry = Registry()
     for one in ports:
         registry.set_port(one)
-    return sorted(network_data.of(registry, identity))
+    return sorted(network_data.subport_vlans(registry, identity))
 
 
 def test_a_vm_has_the_subports_of_all_its_ports() -> None:

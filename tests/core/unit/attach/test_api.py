@@ -200,7 +200,7 @@ def test_the_status_tells_numbers_and_networks(side: Side) -> None:
     numbers = {"used": 1, "free": 9, "quota": 10, "networks": networks}
     assert read(side.ask("GET", "/status")) == {"ready": True, **numbers}
     side.engine.new = False
-    cause = AttachDriverError(cause="no trunk").told
+    cause = AttachDriverError(cause="no trunk").vm_text
     assert "trunk" not in cause
     assert read(side.ask("GET", "/status")) == {"ready": False, "cause": cause, **numbers}
 
@@ -343,7 +343,7 @@ def test_an_error_of_the_engine_has_its_status(side: Side) -> None:
         side.engine.error = failure = kind(cause="x")
         answer = side.ask("PUT", PATH, BODY)
         assert (error(answer), header(answer, "Retry-After")) == ((status, word), after)
-        assert read(answer)["message"] == failure.told
+        assert read(answer)["message"] == failure.vm_text
 
 
 def test_a_vm_is_told_a_cause_only_where_it_names_its_own() -> None:
@@ -351,7 +351,7 @@ def test_a_vm_is_told_a_cause_only_where_it_names_its_own() -> None:
     own = {AttachConflictError, AttachNetworkError, AttachQuotaError, AttachRateError}
     for kind in kinds(AttachError):
         failure = kind(cause="br-int has no port tap7", remedy="Run `dfmeta trunk enable tap7`")
-        assert ("tap7" in failure.told) == (kind in own | {AttachFullError}), kind
+        assert ("tap7" in failure.vm_text) == (kind in own | {AttachFullError}), kind
         assert "br-int has no port tap7" in str(failure)
 
 

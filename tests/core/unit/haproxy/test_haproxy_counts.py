@@ -96,7 +96,7 @@ def test_failed_request_is_its_guests() -> None:
         world.line(status, state)
         asked = world.asked()
         assert asked.counts == counts, (status, state)
-        faults = [(fault.status, fault.path, fault.why) for fault in asked.failures()]
+        faults = [(fault.status, fault.path, fault.code) for fault in asked.failures()]
         assert faults == [failure], (status, state)
 
 
@@ -107,7 +107,7 @@ def test_instance_that_nova_has_no_more_is_a_failure_of_a_served_guest(world: Wo
     world.line(404)
     assert not world.asked().failing
     world.line(404, path="/openstack")
-    assert (world.asked().failing, world.asked().failures()[0].why) == (True, "absent")
+    assert (world.asked().failing, world.asked().failures()[0].code) == (True, "absent")
 
 
 def test_request_that_nova_does_not_answer_is_counted_as_it_was_ended(
@@ -133,7 +133,7 @@ def test_request_that_haproxy_cannot_read_is_refused(world: World) -> None:
         refused, answered = Grown(metrics.REFUSED, reason), Grown(metrics.REQUESTS, "4xx", "dfmeta")
         world.line(status, "PR--", "<BADREQ>", backend="guests")
         assert (refused(), answered()) == (1, 1)
-        assert world.asked().failures()[-1].why == reason
+        assert world.asked().failures()[-1].code == reason
     refused = Grown(metrics.REFUSED, "malformed")
     world.counts.failed("- 400 PR-- guests <BADREQ>")
     assert refused() == 1, "the guest is not known"
