@@ -134,7 +134,7 @@ class AdminConnection(ServerConnection[AdminClaim]):
     @property
     def between(self) -> bool:
         """Whether no byte of the next request, or of the first one, has arrived."""
-        return self.may_go and self._reads and not self._buffer and self._incoming.done
+        return self.may_go and self._reads and not self._buffer and self._body_read
 
     @contextmanager
     def waiting(self, *, reads: bool) -> Iterator[None]:

@@ -7,12 +7,13 @@ read delays only itself.
 
 from __future__ import annotations
 
+import functools
 import logging
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
 from enum import Enum, auto
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final, Generic
 
@@ -67,45 +68,6 @@ class EndedError(Exception):
     """The connection carries no further request."""
 
 
-class IncomingBody:
-    """The body of one request, read at most once.
-
-    A body that the application does not read is not received at all: its connection is closed
-    after the answer.
-
-    :param take: read the body, of at most this many bytes, from the connection; raises
-        BadRequestError. None: there is no body.
-    """
-
-    def __init__(self, take: Callable[[int], bytes] | None) -> None:
-        self.done = take is None
-        """Whether the body is read, so that the next request follows."""
-        self.limit = 0
-        """Limit in bytes of the application's read."""
-        self._take = take
-
-    def read(self, most: int = 0) -> bytes:
-        """Return the whole body; empty once it has been read.
-
-        :param most: largest size in bytes; 0: the configured size.
-        :raises BadRequestError: when the body is malformed, too long or not complete in time.
-        """
-        if self.done or self._take is None:
-            return b""
-        self.limit = max(most, 0)
-        content = self._take(self.limit)
-        self.done = True
-        return content
-
-    def close(self) -> None:
-        """Drop the reference to the connection, which would form a cycle with this object."""
-        self._take = None
-
-
-NO_BODY: Final = IncomingBody(None)
-"""The body of all requests without one."""
-
-
 class ServerConnection(Generic[K]):
     """A connection that has been accepted.
 
@@ -127,7 +89,10 @@ class ServerConnection(Generic[K]):
         """Whether no request has been read yet."""
         self._ip = claim.ip
         self._buffer = bytearray()
-        self._incoming = NO_BODY
+        self._body_read = True
+        """Whether the body of the present request is read, so that the next request follows."""
+        self._body_limit = 0
+        """Limit in bytes of the application's read of a body."""
         self._phase = ConnectionPhase.BUSY
         self._spared_until = 0.0
         """Monotonic seconds."""
@@ -189,10 +154,7 @@ class ServerConnection(Generic[K]):
         now = clock.now()
         waited = now - self._began if self._first else 0.0
         self._first, self._spared_until = False, 0.0
-        has_body = head.length or head.chunked
-        self._incoming = (
-            IncomingBody(lambda most: self._read_body(head, most)) if has_body else NO_BODY
-        )
+        self._body_read, self._body_limit = not (head.length or head.chunked), 0
         slot = RequestSlot(self._service.slots(self.claim))
         exchange = Exchange(
             claim=self.claim,
@@ -205,7 +167,7 @@ class ServerConnection(Generic[K]):
             ),
             deadline=now + max(self._service.hold_timeout - waited, 0.0),
             acquire=slot,
-            read=self._incoming.read,
+            read=_no_body if self._body_read else partial(self._take_body, head),
             limit_hops=self._limit_hops,
             source_port=self._source_port,
             ends=self._ends,
@@ -215,7 +177,6 @@ class ServerConnection(Generic[K]):
             self._give(head, *message_of(answer, bodiless=head.method == "HEAD"))
         finally:
             slot.end()
-            self._incoming.close()
 
     def _read_head(self) -> Head:
         limits = self._service.limits
@@ -264,6 +225,19 @@ class ServerConnection(Generic[K]):
         head = parse_head(bytes(self._buffer[:end]), limits.head)
         del self._buffer[:end]
         return head
+
+    def _take_body(self, head: Head, most: int = 0) -> bytes:
+        """Return the body; empty once it has been read. See :meth:`_read_body`.
+
+        A body that the application does not take is not received at all: its connection is closed
+        after the answer.
+        """
+        if self._body_read:
+            return b""
+        self._body_limit = max(most, 0)
+        content = self._read_body(head, self._body_limit)
+        self._body_read = True
+        return content
 
     def _read_body(self, head: Head, most: int) -> bytes:
         """Read the body that *head* announces.
@@ -345,11 +319,11 @@ class ServerConnection(Generic[K]):
 
     def _more_to_come(self) -> bool:
         """Whether there is, or may still come, input that is not read as a request."""
-        return not self._incoming.done or bool(self._buffer) or unread(self.sock)
+        return not self._body_read or bool(self._buffer) or unread(self.sock)
 
     def _keeps(self, head: Head) -> bool:
         """Whether another request may follow this one."""
-        ready = self._incoming.done and head.keep_alive and not self._service.draining
+        ready = self._body_read and head.keep_alive and not self._service.draining
         return ready and self._service.may_keep(self.claim, spared=self.spared)
 
     def _refuse(self, error: BadRequestError) -> None:
@@ -414,7 +388,7 @@ class ServerConnection(Generic[K]):
     def _linger(self) -> None:
         self.sock.shutdown(socket.SHUT_WR)
         # A client that sends too much of a body should still read the refusal.
-        until, left = clock.now() + LINGER, LINGER_MAX + OVER * self._incoming.limit
+        until, left = clock.now() + LINGER, LINGER_MAX + OVER * self._body_limit
         with suppress(OSError, EndedError):
             while left > 0:
                 self._buffer.clear()
@@ -451,21 +425,15 @@ class SendProgress:
         return min(self._last, slowest) + self._patience - now
 
 
-class _Date:
-    """The Date header (RFC 9110, 6.6.1), made once a second."""
-
-    def __init__(self) -> None:
-        self._second = 0
-        self._text = ""
-
-    def __call__(self) -> str:
-        now = int(clock.wall())
-        if now != self._second:
-            self._second, self._text = now, formatdate(now, usegmt=True)
-        return self._text
+@functools.lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    """Return the Date header (RFC 9110, 6.6.1), made once a second."""
+    return formatdate(second, usegmt=True)
 
 
-_date = _Date()
+def _no_body(_most: int = 0) -> bytes:
+    """Read the body of a request without one."""
+    return b""
 
 
 def message_of(answer: Answer, *, bodiless: bool) -> tuple[str, Headers, bytes]:
@@ -493,7 +461,7 @@ def render(status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
     :param minor: minor version of the guest's HTTP/1.x.
     :param keep: whether another request may follow.
     """
-    lines = [f"HTTP/1.1 {status}", f"Date: {_date()}"]
+    lines = [f"HTTP/1.1 {status}", f"Date: {_date(int(clock.wall()))}"]
     lines += [f"{name}: {value}" for name, value in headers]
     if not keep:
         lines.append("Connection: close")

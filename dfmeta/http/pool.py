@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final
 
 import httplib2
 
@@ -137,18 +137,7 @@ def _resolve(host: str, port: int, _seconds: float) -> Any:
     return green_socket.getaddrinfo(host, port, 0, green_socket.SOCK_STREAM)
 
 
-class Closable(Protocol):
-    """A connection."""
-
-    def close(self) -> None:
-        """Close it."""
-        ...
-
-
-C = TypeVar("C", bound=Closable)
-
-
-class ConnectionPool(Generic[C]):
+class ConnectionPool:
     """The idle connections to one server. No method waits.
 
     :param later: calls a function after that many seconds.
@@ -158,20 +147,20 @@ class ConnectionPool(Generic[C]):
         self, later: Callable[[float, Callable[[], None]], object] = threads.spawn_after
     ) -> None:
         self._later = later
-        self._idle: OrderedDict[C, tuple[str, float]] = OrderedDict()
+        self._idle: OrderedDict[KeptConnection, tuple[str, float]] = OrderedDict()
         """Connection → its instance and since when it is idle; the longest idle first."""
-        self._of: dict[str, list[C]] = {}
+        self._of: dict[str, list[KeptConnection]] = {}
         self._expects = False
         """Whether :meth:`_expire` will be called."""
 
     def __len__(self) -> int:
         return len(self._idle)
 
-    def of(self, instance: str) -> list[C]:
+    def of(self, instance: str) -> list[KeptConnection]:
         """Return the idle connections of an instance, the longest idle first."""
         return list(self._of.get(instance, ()))
 
-    def take(self, instance: str) -> C | None:
+    def take(self, instance: str) -> KeptConnection | None:
         """Remove and return the connection of that instance that was used last; None: none."""
         kept = self._of.get(instance)
         if not kept:
@@ -180,7 +169,7 @@ class ConnectionPool(Generic[C]):
         self._remove(connection)
         return connection
 
-    def put(self, instance: str, connection: C) -> None:
+    def put(self, instance: str, connection: KeptConnection) -> None:
         """Keep a connection of that instance; the longest idle one is closed if there are many."""
         present = self._of.get(instance, ())
         if len(present) >= OF_INSTANCE:
@@ -211,11 +200,11 @@ class ConnectionPool(Generic[C]):
                 return
             self._close(connection)
 
-    def _close(self, connection: C) -> None:
+    def _close(self, connection: KeptConnection) -> None:
         self._remove(connection)
         connection.close()
 
-    def _remove(self, connection: C) -> None:
+    def _remove(self, connection: KeptConnection) -> None:
         instance, _since = self._idle.pop(connection)
         self._of[instance].remove(connection)
         if not self._of[instance]:
@@ -233,7 +222,7 @@ class PooledServer:
         self.name = host_header(host)
         """Value of a request's Host header."""
         self._context = context
-        self._pool: ConnectionPool[KeptConnection] = ConnectionPool()
+        self._pool = ConnectionPool()
 
     def handle_request(
         self, request: HttpRequest, instance: str, *, fresh: bool = False

@@ -360,7 +360,7 @@ def test_a_body_that_the_application_does_not_read_is_not_waited_for() -> None:
 
 def test_others_have_their_turn_after_each_piece_of_a_body(server: Server, guest: Guest) -> None:
     guest.send(get("/a", "Content-Length: 4096", "Connection: close"))
-    until(lambda: not guest.connection._incoming.done, "the head to be read")
+    until(lambda: not guest.connection._body_read, "the head to be read")
     let_hub_run()
     before = server.given_way
     for number in range(4):
