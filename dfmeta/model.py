@@ -109,17 +109,7 @@ class PortState(enum.StrEnum):
     """The port has flows and its SYNs reach the switch, but no connection reaches the proxy."""
 
 
-WIRED = frozenset(
-    {
-        PortState.SERVED,
-        PortState.NO_INSTANCE,
-        PortState.UNNAMED,
-        PortState.NO_PROJECT,
-        PortState.NO_META_IP,
-        PortState.CUT_OFF,
-        PortState.NO_CONNECTION,
-    }
-)
+WIRED = frozenset(PortState) - {PortState.NO_OFPORT, PortState.DEAD, PortState.BROKEN}
 """States of ports that have flows on the switch."""
 OBSERVED = (
     PortState.CUT_OFF,

@@ -24,9 +24,9 @@ import webob
 
 from dfmeta import metrics
 from dfmeta.errors import BadRequestError, BodyFault, HeadFault
-from dfmeta.http.connection import CONTINUE, WHOLE, EndedError, Headers, ServerConnection
+from dfmeta.http.connection import WHOLE, EndedError, Headers, ServerConnection
 from dfmeta.http.exchange import Exchange
-from dfmeta.http.http1 import Body, Head, HeadLimits
+from dfmeta.http.http1 import Head, HeadLimits
 from dfmeta.http.limits import ConnectionLimiter, Limits
 from dfmeta.http.server import POLL, ClaimSource, HttpServer
 from dfmeta.http.service import ConnectionObserver, HttpService
@@ -163,30 +163,18 @@ class AdminConnection(ServerConnection[AdminClaim]):
             invalid or ends too soon, 503 if other bodies leave no room for it. The connection is
             closed after such an answer.
         """
-        limits = self._service.limits
-        body = Body(head.body_length, most, limits=limits.head)
         try:
-            if head.expects_continue and not self._buffer:
-                self._send(CONTINUE)
-            while True:
-                until = clock.now() + limits.body_timeout
-                self._service.scheduler.acquire(TURNS)
-                self._memory.hold(self, len(self._buffer), until=until)
-                body.feed(bytes(self._buffer))
-                self._buffer.clear()
-                if body.done:
-                    break
-                self._receive(until)
-        except TimeoutError:
-            raise BadRequestError(
-                status=408, reason="body_timeout", cause="the body did not come in time"
-            ) from None
+            return super()._read_body(head, most)
         except (OSError, EndedError):
             raise BadRequestError(
                 status=400, reason="malformed", cause="the body ends too soon"
             ) from None
-        self._buffer += body.rest
-        return body.content
+
+    def _take_piece(self, until: float) -> float:
+        until = clock.now() + self._service.limits.body_timeout
+        self._service.scheduler.acquire(TURNS)
+        self._memory.hold(self, len(self._buffer), until=until)
+        return until
 
     def _give(self, head: Head, status: str, headers: Headers, body: bytes) -> None:
         if len(body) >= WHOLE:

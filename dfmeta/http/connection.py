@@ -247,22 +247,30 @@ class ServerConnection(Generic[K]):
         """
         limits = self._service.limits
         body = Body(head.body_length, most or limits.body, limits=limits.head)
-        body.feed(bytes(self._buffer))
-        self._buffer.clear()
         until = clock.now() + limits.body_timeout
-        if head.expects_continue and not body.done:
+        if head.expects_continue and not self._buffer:
             self._send(CONTINUE)
-        while not body.done:
-            try:
+        try:
+            while True:
+                until = self._take_piece(until)
+                body.feed(bytes(self._buffer))
+                self._buffer.clear()
+                if body.done:
+                    break
                 self._receive(until)
-            except TimeoutError:
-                raise BadRequestError(
-                    status=408, reason="body_timeout", cause="the body did not come in time"
-                ) from None
-            body.feed(bytes(self._buffer))
-            self._buffer.clear()
+        except TimeoutError:
+            raise BadRequestError(
+                status=408, reason="body_timeout", cause="the body did not come in time"
+            ) from None
         self._buffer += body.rest
         return body.content
+
+    def _take_piece(self, until: float) -> float:
+        """Account for a piece of a body in the buffer; return the deadline of the next one.
+
+        :param until: monotonic seconds; deadline of this one.
+        """
+        return until
 
     def _receive(self, until: float, *, has_turn: bool = False) -> None:
         data = self._arrived()
