@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from dfmeta import metrics
@@ -92,17 +91,17 @@ class AppSettings:
     """Instance id in lower case → its mode, which overrides the record's and ``http_tokens``."""
 
 
-class _Pending:
+class _Pending(Timing):
     """A request on its way, and where its time went."""
 
-    __slots__ = ("claim", "exchange", "for_attachments", "request", "timing")
+    __slots__ = ("claim", "exchange", "for_attachments", "request")
 
     def __init__(self, exchange: Exchange[Claim]) -> None:
+        super().__init__(clock.now())
         self.exchange = exchange
         self.claim, self.request = exchange.claim, exchange.request
         self.for_attachments = is_ours(exchange.request.path)
         """Whether it is for the API of attachments, which has limits and methods of its own."""
-        self.timing = Timing(clock.now())
 
     def read_body(self) -> None:
         """Read the body; its time is added to the deadline.
@@ -112,13 +111,13 @@ class _Pending:
         before = self.exchange.deadline
         self.exchange = self.exchange.whole()
         self.request = self.exchange.request
-        self.timing.waited += self.exchange.deadline - before
+        self.waited += self.exchange.deadline - before
 
     def wait_for_slot(self) -> bool:
         """Wait for a slot among the requests of the port; return whether there was one in time."""
         begun = clock.now()
         acquired = self.exchange.acquire(self.exchange.deadline)
-        self.timing.waited += clock.now() - begun
+        self.waited += clock.now() - begun
         return acquired
 
     def wait_until(self, is_true: Callable[[], bool], *, poll: float) -> bool:
@@ -129,7 +128,7 @@ class _Pending:
         begun = clock.now()
         while not (result := is_true()) and clock.now() < self.exchange.deadline:
             threads.sleep(poll)
-        self.timing.waited += clock.now() - begun
+        self.waited += clock.now() - begun
         return result
 
 
@@ -183,9 +182,9 @@ class Application:
             if not self._registry.holds(exchange.claim):
                 raise Abandoned("changed")
         except Abandoned as abandoned:
-            access.unanswered(exchange.claim, exchange.request, abandoned.reason, pending.timing)
+            access.unanswered(exchange.claim, exchange.request, abandoned.reason, pending)
             raise
-        access.answered(exchange.claim, exchange.request, answer, pending.timing, clock.now())
+        access.answered(exchange.claim, exchange.request, answer, pending, clock.now())
         return answer
 
     def report_fault(self, claim: Claim, status: int, remark: str) -> str:
@@ -202,16 +201,19 @@ class Application:
         return _in_words(f"{self._backend.name} {fault}", remark)
 
     def _respond(self, pending: _Pending) -> Answer:
-        answer = self._guard(pending, lambda: self._limit(pending) or self._refuse(pending))
+        answer = self._guard(pending, self._admit)
         if answer is not None:
             # The body of a refused request is not read.
             return answer
         if pending.for_attachments:
             self._await_certainty(pending)
-            guard = partial(self._guard, pending)
-            return attachment_answer(self._attachments, pending.exchange, guard)
+            return attachment_answer(
+                self._attachments,
+                pending.exchange,
+                lambda step: self._guard(pending, lambda _pending: step()),
+            )
         pending.read_body()
-        return self._guard(pending, lambda: self._ask(pending))
+        return self._guard(pending, self._ask)
 
     def _await_certainty(self, pending: _Pending) -> None:
         """Wait while the ofport of the guest's port is in doubt.
@@ -229,12 +231,12 @@ class Application:
         if not pending.wait_until(lambda: self._registry.certain(caller), poll=DOUBT_POLL):
             raise Abandoned("timeout")
 
-    def _guard(self, pending: _Pending, step: Callable[[], T]) -> T | Answer:
+    def _guard(self, pending: _Pending, step: Callable[[_Pending], T]) -> T | Answer:
         """Return the result of *step*, or an error answer if it fails."""
         try:
-            return step()
+            return step(pending)
         except BackendError as error:
-            pending.timing.reason = _in_words(str(error.cause), error.remedy)
+            pending.reason = _in_words(str(error.cause), error.remedy)
             return self._failed(pending, error)
         except Exception as error:
             claim = pending.claim
@@ -249,10 +251,13 @@ class Application:
                 level=logging.ERROR,
                 exc_info=True,
             )
-            pending.timing.reason = REASONS["defect"]
+            pending.reason = REASONS["defect"]
             return _text(500)
 
     # Without the backend
+
+    def _admit(self, pending: _Pending) -> Answer | None:
+        return self._limit(pending) or self._refuse(pending)
 
     def _limit(self, pending: _Pending) -> Answer | None:
         claim = pending.claim
@@ -279,7 +284,7 @@ class Application:
         if verdict.delay:
             metrics.DELAYED_REQUESTS.inc()
             threads.sleep(verdict.delay)
-            pending.timing.waited += verdict.delay
+            pending.waited += verdict.delay
         return None
 
     def _refuse(self, pending: _Pending) -> Answer | None:
@@ -326,10 +331,10 @@ class Application:
         return identity
 
     def _forward(self, pending: _Pending, identity: Identity) -> Answer:
-        request, timing = pending.request, pending.timing
+        request = pending.request
         begun = clock.now()
         # Set before the call, so that a failure counts as the backend's.
-        timing.backend = self._backend.name
+        pending.backend = self._backend.name
         try:
             view = self._backend.open(
                 request,
@@ -340,18 +345,18 @@ class Application:
             refusal = self._shake_hands(view.http_tokens, request, identity)
             answer = view.answer() if refusal is None else refusal
         finally:
-            timing.at_backend += clock.now() - begun
+            pending.at_backend += clock.now() - begun
         if not answer.known:
-            timing.reason = REASONS["absent"]
+            pending.reason = REASONS["absent"]
         elif refusal is None:
-            timing.reason = self.report_fault(pending.claim, answer.status, answer.remark)
+            pending.reason = self.report_fault(pending.claim, answer.status, answer.remark)
         elif refusal.status == 503:
-            timing.reason = REASONS["key"]
+            pending.reason = REASONS["key"]
         elif refusal.status >= 400:
             access.refuse("token")
-            timing.reason = REASONS["token"]
+            pending.reason = REASONS["token"]
         if refusal is not None:
-            timing.backend = access.OURSELVES
+            pending.backend = access.OURSELVES
         return answer
 
     def _shake_hands(
@@ -387,7 +392,7 @@ class Application:
             "cannot be queried, the project of the instance is not known",
             "See `dfmeta ports` for the values that identity_sources give for the port",
         )
-        pending.timing.reason = REASONS["project"]
+        pending.reason = REASONS["project"]
         return False
 
     def _lacks_project(self, identity: Identity) -> bool:
@@ -498,7 +503,7 @@ def _refusal(
 ) -> Answer:
     """Count a refusal and return its answer."""
     access.refuse(reason)
-    pending.timing.reason = REASONS[reason]
+    pending.reason = REASONS[reason]
     return _text(status, *headers)
 
 
