@@ -125,10 +125,10 @@ def forwarded(*addresses: str) -> str:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    one = World(tmp_path)
-    yield one
-    one.server.stop(0.0)
-    one.repository.close()
+    guests = World(tmp_path)
+    yield guests
+    guests.server.stop(0.0)
+    guests.repository.close()
 
 
 def test_a_guest_gets_the_record_of_its_address(world: World) -> None:
@@ -237,11 +237,11 @@ def test_a_request_whose_turn_does_not_come_is_out_of_time(world: World) -> None
 
 
 def test_rates_are_for_each_guests_address(tmp_path: Path) -> None:
-    one = Window(1, 1000.0)
-    rate = RateSettings(enabled=True, base=one, burst=one, delay_max=0.0, tolerated=0)
+    window = Window(1, 1000.0)
+    rate = RateSettings(enabled=True, base=window, burst=window, delay_max=0.0, tolerated=0)
     world = World(tmp_path, rate=rate)
-    asked = ["10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.1"]
-    replies = [world.ask(PROXY, HOSTNAME, forwarded(guest)) for guest in asked]
+    clients = ["10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.1"]
+    replies = [world.ask(PROXY, HOSTNAME, forwarded(guest)) for guest in clients]
     assert [reply.status for reply in replies] == [200, 429, 200, 429]
     assert world.ask("10.0.0.2").status == 429
     world.server.stop(0.0)

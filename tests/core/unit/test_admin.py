@@ -48,13 +48,13 @@ def test_the_daemon_is_alive_though_it_is_not_ready(
 def test_the_daemon_is_ready_when_no_condition_is_missing(
     application: AdminApplication, health: Health
 ) -> None:
-    there = {"ovsdb": False, "flows": False, "proxy": True}
-    for name in there:
-        health.watch(name, lambda name=name: there[name])
+    conditions = {"ovsdb": False, "flows": False, "proxy": True}
+    for name in conditions:
+        health.watch(name, lambda name=name: conditions[name])
     response = ask(application, "/healthz/readiness")
     assert response.status_int == 503
     assert response.json == {"status": "DOWN", "missing": ["ovsdb", "flows"]}
-    there |= {"ovsdb": True, "flows": True}
+    conditions |= {"ovsdb": True, "flows": True}
     response = ask(application, "/healthz/readiness")
     assert (response.status_int, response.json) == (200, {"status": "UP"})
 
@@ -120,7 +120,7 @@ def test_listing_is_made_once_for_requests_that_come_together(health: Health) ->
 
     application = AdminApplication(health, list, {"/ports": rows, "/probe": rows})
     asks = [eventlet.spawn(ask, application, "/ports") for _ in range(8)]
-    assert [one.wait().json for one in asks] == [ROWS] * 8
+    assert [request.wait().json for request in asks] == [ROWS] * 8
     assert len(made) == 1
     CLOCK.advance(0.6)
     assert ask(application, "/ports").json == ROWS

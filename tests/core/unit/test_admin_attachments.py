@@ -69,7 +69,7 @@ def test_one_is_deleted(engine: Engine, caplog: pytest.LogCaptureFixture) -> Non
     assert ask(engine, f"/attachments/{ONE}", "DELETE").status_int == 204
     assert ask(engine, f"/attachments/{OTHER}", "DELETE").status_int == 404
     assert engine.deleted == [ONE, OTHER]
-    assert [one for one in caplog.messages if "operator" in one] == [
+    assert [line for line in caplog.messages if "operator" in line] == [
         f"Attachments: an operator has deleted {ONE}"
     ]
 

@@ -65,9 +65,9 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    one = World()
-    yield one
-    one.server.stop(0.0)
+    server_world = World()
+    yield server_world
+    server_world.server.stop(0.0)
 
 
 def request(path: str, *lines: str, method: str = "GET") -> bytes:
@@ -238,12 +238,12 @@ def test_admin_servers_are_counted_and_guests_figures_are_left_alone(world: Worl
         return metrics.REGISTRY.get_sample_value(name)
 
     guests = figure("dfmeta_open_connections")
-    closed = [one.value for one in metrics.CLOSED.collect()[0].samples]
+    closed = [sample.value for sample in metrics.CLOSED.collect()[0].samples]
     kept = [world.connect() for _ in range(3)]
     world.ask(b"nonsense\r\n\r\n")
     until(lambda: figure("dfmeta_admin_open_connections") == 3, "one to be closed")
     assert figure("dfmeta_open_connections") == guests
-    assert [one.value for one in metrics.CLOSED.collect()[0].samples] == closed
+    assert [sample.value for sample in metrics.CLOSED.collect()[0].samples] == closed
     for sock in kept:
         sock.close()
 
@@ -251,17 +251,17 @@ def test_admin_servers_are_counted_and_guests_figures_are_left_alone(world: Worl
 def test_at_the_end_silent_connections_are_closed_and_requests_answered() -> None:
     gate = eventlet.event.Event()
 
-    asked: list[Request] = []
+    requests: list[Request] = []
 
     def application(request: Request) -> Response:
-        asked.append(request)
+        requests.append(request)
         gate.wait()
         return Response(b"x")
 
     world = World(application=application)
     silent, running = world.connect(), world.connect()
     running.sendall(request("/"))
-    until(lambda: asked, "the request")
+    until(lambda: requests, "the request")
     stopping = eventlet.spawn(world.server.stop, AMPLE)
     assert silent.recv(1) == b""
     gate.send()

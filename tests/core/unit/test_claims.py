@@ -50,26 +50,26 @@ class World:
         return learned.slot
 
     def tell(self) -> None:
-        told = [tell(self.registry, endpoint) for endpoint in self.dirty]
+        messages = [tell(self.registry, endpoint) for endpoint in self.dirty]
         self.dirty.clear()
-        self.mirror.learn(json.loads(json.dumps(told)))
+        self.mirror.learn(json.loads(json.dumps(messages)))
 
 
 @pytest.fixture
 def world() -> World:
-    one = World()
-    one.registry.set_port(port())
-    one.learn()
-    one.tell()
-    return one
+    mirrored = World()
+    mirrored.registry.set_port(port())
+    mirrored.learn()
+    mirrored.tell()
+    return mirrored
 
 
 def test_a_key_of_ipv6_is_claimed_with_the_address_that_the_guest_uses(world: World) -> None:
-    own, service = IPv6Address("fd00::5"), IPv6Address("fe80::a9fe:a9fe")
+    guest_address, service = IPv6Address("fd00::5"), IPv6Address("fe80::a9fe:a9fe")
     for registry in (world.registry, Registry(keys=Keys(IPv6Network("fd00:1::/64")))):
         if registry is not world.registry:
             registry.set_port(port())
-        learned = registry.learn(HERE, GuestAddress("fa:16:3e:00:00:01", own, service), 0)
+        learned = registry.learn(HERE, GuestAddress("fa:16:3e:00:00:01", guest_address, service), 0)
         assert learned is not None
         assert learned.slot == SLOTS6[0]
         mirror = Mirror(world._count, keys=registry.keys)
@@ -79,7 +79,7 @@ def test_a_key_of_ipv6_is_claimed_with_the_address_that_the_guest_uses(world: Wo
         assert claim == registry.claim(registry.keys.key_of(HERE, learned.slot))
         assert (claim.caller, claim.address) == (
             HERE,
-            GuestAddress("fa:16:3e:00:00:01", own, service),
+            GuestAddress("fa:16:3e:00:00:01", guest_address, service),
         )
     assert mirror.claim(IN_PORT.key_of(HERE, SLOTS6[0])) is None, "a key of another prefix"
 
@@ -103,10 +103,10 @@ def test_a_project_or_a_name_that_becomes_known_is_seen_by_the_claims_there_are(
     world.tell()
     claim = world.mirror.claim(IN_PORT.key_of(HERE, 0))
     assert claim is not None
-    for known in ({"project_id": "p2"}, {"project_id": "p2", "instance_name": "web1"}):
-        world.registry.set_port(replace(port(), **known))
+    for fields in ({"project_id": "p2"}, {"project_id": "p2", "instance_name": "web1"}):
+        world.registry.set_port(replace(port(), **fields))
         world.tell()
-        assert world.mirror.current(claim) == replace(claim.identity, **known)
+        assert world.mirror.current(claim) == replace(claim.identity, **fields)
 
 
 def test_news_in_the_pipe_count_before_an_answer(world: World) -> None:
@@ -240,15 +240,15 @@ class OfTheHost:
         return self.keys.key_of(HERE, number)
 
     def tell(self, *, backwards: bool = False, most: int = 99) -> None:
-        told = sorted(self.dirty, reverse=backwards) if backwards else list(self.dirty)
-        for endpoint in told[:most]:
+        endpoints = sorted(self.dirty, reverse=backwards) if backwards else list(self.dirty)
+        for endpoint in endpoints[:most]:
             del self.dirty[endpoint]
             self.mirror.learn(json.loads(json.dumps([tell(self.registry, endpoint)])))
 
     def learn(self, ofport: int, last: int = 1) -> int:
-        found = self.registry.learn(Endpoint(ofport), address(f"10.0.0.{last}"), self.now)
-        assert found is not None
-        return found.slot
+        learned = self.registry.learn(Endpoint(ofport), address(f"10.0.0.{last}"), self.now)
+        assert learned is not None
+        return learned.slot
 
     def rested(self) -> None:
         self.registry.allocator.begin_sweep()

@@ -24,9 +24,9 @@ class World:
 
     def logged(self) -> list[str]:
         """What was logged since the last time."""
-        found = [record.getMessage() for record in self._caplog.records]
+        messages = [record.getMessage() for record in self._caplog.records]
         self._caplog.clear()
-        return found
+        return messages
 
 
 @pytest.fixture

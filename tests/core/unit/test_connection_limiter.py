@@ -14,13 +14,13 @@ FEW = Limits(connections=60, connections_per_port=2, waiting_per_port=2)
 
 
 def room(limits: Limits = FEW, *loud: str) -> ConnectionLimiter[str]:
-    return ConnectionLimiter(limits, quiet=lambda one: one not in loud)
+    return ConnectionLimiter(limits, quiet=lambda connection: connection not in loud)
 
 
 def test_waiting_connections_are_served_in_turn() -> None:
     places = room()
-    for one in "abcd":
-        places.enter(HERE, one)
+    for connection in "abcd":
+        places.enter(HERE, connection)
     assert places.leave(HERE, "b") == "c"
     assert not places.waits(HERE, "c")
     assert places.leave(HERE, "a") == "d"
@@ -29,8 +29,8 @@ def test_waiting_connections_are_served_in_turn() -> None:
 
 def test_waiting_connections_of_a_port_are_bounded() -> None:
     places = room()
-    for one in "abcd":
-        places.enter(HERE, one)
+    for connection in "abcd":
+        places.enter(HERE, connection)
     entry = places.enter(HERE, "e")
     assert (entry.admission, entry.limit) == (Admission.REFUSED, "waiting_per_port")
     assert len(places) == 4
@@ -39,17 +39,17 @@ def test_waiting_connections_of_a_port_are_bounded() -> None:
 
 def test_an_idle_connection_on_which_something_has_come_stays() -> None:
     places = room(FEW, "a")
-    for one in "ab":
-        places.enter(HERE, one)
-        places.idle(HERE, one)
+    for connection in "ab":
+        places.enter(HERE, connection)
+        places.idle(HERE, connection)
     assert places.enter(HERE, "c").close == ("b",)
     assert places.enter(HERE, "d").close == ()
 
 
 def test_idle_connection_gives_way_when_all_places_are_taken() -> None:
     places = room(replace(FEW, connections=4))
-    for ofport, one in enumerate("abcd"):
-        places.enter(Endpoint(ofport), one)
+    for ofport, connection in enumerate("abcd"):
+        places.enter(Endpoint(ofport), connection)
     places.idle(Endpoint(1), "b")
     entry = places.enter(Endpoint(9), "x")
     assert (entry.admission, entry.limit, entry.close) == (Admission.SERVED, "connections", ("b",))
@@ -124,7 +124,7 @@ def test_bounds_hold_and_no_connection_waits_beside_a_free_place(
     steps: list[tuple[str, int, int]],
 ) -> None:
     limits = replace(FEW, connections=9)
-    places: ConnectionLimiter[int] = ConnectionLimiter(limits, quiet=lambda _one: True)
+    places: ConnectionLimiter[int] = ConnectionLimiter(limits, quiet=lambda _connection: True)
     ports: dict[int, Endpoint] = {}
     closing: set[int] = set()
     for number, (step, ofport, pick) in enumerate(steps):
@@ -137,18 +137,18 @@ def test_bounds_hold_and_no_connection_waits_beside_a_free_place(
             assert not closing & set(entry.close), "closed once"
             closing |= set(entry.close)
         elif ports:
-            one = sorted(ports)[pick % len(ports)]
+            connection = sorted(ports)[pick % len(ports)]
             if step == "leave":
-                places.leave(ports.pop(one), one)
-                closing.discard(one)
-            elif step == "idle" and one not in closing:
-                places.idle(ports[one], one)
+                places.leave(ports.pop(connection), connection)
+                closing.discard(connection)
+            elif step == "idle" and connection not in closing:
+                places.idle(ports[connection], connection)
             else:
-                places.busy(ports[one], one)
+                places.busy(ports[connection], connection)
         assert sorted(places) == sorted(ports)
         assert len(places) <= limits.connections + len(closing)
-        served = Counter(at for one, at in ports.items() if not places.waits(at, one))
-        waiting = Counter(at for one, at in ports.items() if places.waits(at, one))
+        served = Counter(at for connection, at in ports.items() if not places.waits(at, connection))
+        waiting = Counter(at for connection, at in ports.items() if places.waits(at, connection))
         assert all(count <= limits.connections_per_port for count in served.values())
         assert all(served[at] == limits.connections_per_port for at in waiting)
         assert all(n <= limits.waiting_per_port + len(closing) for n in waiting.values())

@@ -7,11 +7,11 @@ from dfmeta.errors import BadRequestError, DfmetaError
 
 
 def tree(root: type[DfmetaError] = DfmetaError) -> list[type[DfmetaError]]:
-    return [root, *(one for child in root.__subclasses__() for one in tree(child))]
+    return [root, *(kind for child in root.__subclasses__() for kind in tree(child))]
 
 
 def test_an_error_says_its_fields_and_keeps_them() -> None:
-    kinds = [one for one in tree() if one.__module__ == errors.__name__]
+    kinds = [kind for kind in tree() if kind.__module__ == errors.__name__]
     assert len(kinds) > 50
     for kind in kinds:
         fields = {name for _text, name, _spec, _conv in string.Formatter().parse(kind.sentence)}

@@ -55,16 +55,16 @@ class World:
 
     def by_round(self) -> list[list[Endpoint]]:
         return [
-            [port for one, port in self.done if one == number]
-            for number in sorted({one for one, _port in self.done})
+            [port for turn, port in self.done if turn == number]
+            for number in sorted({turn for turn, _port in self.done})
         ]
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    one = World()
-    yield one
-    one.close()
+    scheduled = World()
+    yield scheduled
+    scheduled.close()
 
 
 def test_the_first_piece_of_each_port_is_done_at_once(world: World) -> None:
@@ -94,7 +94,7 @@ def test_greenlets_begin_in_turn_and_those_of_idle_ports_in_the_next_round(world
 def test_a_round_has_room_for_much_that_is_small(world: World) -> None:
     world.work(*[ONE] * 21, seconds=SHARE / 10)
     let_hub_run()
-    assert [len(one) for one in world.by_round()] == [1, 10, 10]
+    assert [len(turn) for turn in world.by_round()] == [1, 10, 10]
 
 
 def test_a_port_that_has_rested_goes_at_once_again(world: World) -> None:

@@ -50,9 +50,13 @@ def test_an_answer_is_returned_as_it_is_and_through_no_proxy(
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     store.answer = lambda _request: reply(b"\x00\xff", kind="Text/Plain; charset=x", status=418)
-    found = fetch(client, store)
-    assert (found.status, found.content_type, found.body) == (418, "text/plain", b"\x00\xff")
-    assert found.complete
+    response = fetch(client, store)
+    assert (response.status, response.content_type, response.body) == (
+        418,
+        "text/plain",
+        b"\x00\xff",
+    )
+    assert response.complete
     assert store.targets() == ["/x?y=%3A"]
     assert store.asked[0].headers["authorization"] == f"Bearer {SECRET}"
     client.handle_request(UrlRequest(f"{store.url}/ä/%3A?ö=1", {}, deadline=CLOCK.now() + 60))
@@ -62,16 +66,16 @@ def test_an_answer_is_returned_as_it_is_and_through_no_proxy(
 def test_bytes_behind_an_answer_are_no_answer_to_another_request(
     authority: Authority, client: HttpClient
 ) -> None:
-    def answer(asked: Asked) -> bytes:
+    def answer(request: Asked) -> bytes:
         late = NOT_FOUND if len(store.asked) > store.connections else b""
-        return late + reply({"method": asked.method, "body": asked.body})
+        return late + reply({"method": request.method, "body": request.body})
 
     secure = HttpClient(context=ssl.create_default_context(cafile=str(authority.certificate)))
     for tls, asking in ((None, client), (authority.issue("localhost"), secure)):
         with OtherStore(answer, tls=tls) as store:
             assert fetch(asking, store).body == b'{"method": "GET", "body": ""}'
             assert fetch(asking, store, body=b"a=b").body == b'{"method": "POST", "body": "a=b"}'
-            assert [asked.headers["connection"] for asked in store.asked] == ["close"] * 2
+            assert [request.headers["connection"] for request in store.asked] == ["close"] * 2
 
 
 def test_a_refused_connection_is_a_failure_of_the_whole_store(
@@ -83,11 +87,11 @@ def test_a_refused_connection_is_a_failure_of_the_whole_store(
 
 
 def test_a_name_is_resolved_within_the_time_that_is_left(store: OtherStore) -> None:
-    asked: list[tuple[str, int, float]] = []
+    lookups: list[tuple[str, int, float]] = []
 
     def resolve(host: str, port: int, seconds: float) -> list[tuple[Any, ...]]:
-        asked.append((host, port, seconds))
-        if len(asked) > 1:
+        lookups.append((host, port, seconds))
+        if len(lookups) > 1:
             raise socket.gaierror(socket.EAI_AGAIN, "no nameserver has answered in time")
         return socket.getaddrinfo("127.0.0.1", port, 0, socket.SOCK_STREAM)
 
@@ -98,7 +102,7 @@ def test_a_name_is_resolved_within_the_time_that_is_left(store: OtherStore) -> N
     assert client.handle_request(request).status == 200
     with pytest.raises(UpstreamAwayError, match="no nameserver has answered in time"):
         client.handle_request(request)
-    assert asked == [("upstream.example", port, 3.0)] * 2
+    assert lookups == [("upstream.example", port, 3.0)] * 2
 
 
 def test_an_answer_that_ends_early_is_an_error(store: OtherStore, client: HttpClient) -> None:
@@ -129,15 +133,15 @@ def test_what_is_not_http_is_nonsense(store: OtherStore, client: HttpClient) -> 
     store.answer = lambda _request: reply(b"x", headers=("Content-Encoding: gzip",))
     with pytest.raises(UpstreamAnswerError, match="compressed"):
         fetch(client, store)
-    for said in [
+    for reply_bytes in [
         b"SSH-2.0-OpenSSH\r\n",
         b"HTTP/1.1 OK\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70000 + b"\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 300 + b"\r\n",
         CHUNKED.replace(b"chunked", b"gzip, chunked") + b"0\r\n\r\n",
     ]:
-        with named(said):
-            store.answer = lambda _request, said=said: Last(said)
+        with named(reply_bytes):
+            store.answer = lambda _request, reply_bytes=reply_bytes: Last(reply_bytes)
             with pytest.raises(UpstreamAnswerError):
                 fetch(client, store)
 

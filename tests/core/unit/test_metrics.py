@@ -30,8 +30,8 @@ def written(families: list[metrics.Metric]) -> dict[tuple[str, tuple[tuple[str, 
 def test_counts_survive_the_pipe() -> None:
     metrics.REQUESTS.labels("2xx", "store").inc()
     sent = metrics.samples_from(json.loads(json.dumps(metrics.samples())))
-    own = written(list(metrics.REGISTRY.collect()))
-    assert {key: sent[key] for key in own} == own
+    before = written(list(metrics.REGISTRY.collect()))
+    assert {key: sent[key] for key in before} == before
 
 
 def test_gauges_of_an_ended_process_are_gone() -> None:
@@ -46,7 +46,7 @@ def test_gauges_of_an_ended_process_are_gone() -> None:
 def test_counters_and_buckets_are_added_and_the_longest_stall_is_the_longest() -> None:
     metrics.REQUESTS.labels("2xx", "store").inc()
     metrics.REQUEST_SECONDS.observe(0.0003)
-    own = written(list(metrics.REGISTRY.collect()))
+    before = written(list(metrics.REGISTRY.collect()))
     other: metrics.Samples = {
         ("dfmeta_requests_total", (("backend", "store"), ("status", "2xx"))): 5.0,
         ("dfmeta_requests_total", (("backend", "nova"), ("status", "9xx"))): 7.0,
@@ -57,9 +57,11 @@ def test_counters_and_buckets_are_added_and_the_longest_stall_is_the_longest() -
         ("dfmeta_requests_of_another_kind_total", ()): 1.0,
     }
     both = written(metrics.merged([other, other]))
-    changed = {key: both[key] - own.get(key, 0.0) for key in both if both[key] != own.get(key)}
+    changed = {
+        key: both[key] - before.get(key, 0.0) for key in both if both[key] != before.get(key)
+    }
     wanted = {key: 2 * value for key, value in other.items()}
     del wanted["dfmeta_requests_of_another_kind_total", ()]
     longest = ("dfmeta_hub_longest_stall_seconds", ())
-    wanted[longest] = 9.0 - own[longest]
+    wanted[longest] = 9.0 - before[longest]
     assert changed == pytest.approx(wanted)

@@ -45,9 +45,9 @@ LINK = {
 
 
 def nova(*links: dict[str, Any], **members: Any) -> dict[str, Any]:
-    found = copy.deepcopy(NOVA)
-    found["links"] += links
-    return {**found, **members}
+    document = copy.deepcopy(NOVA)
+    document["links"] += links
+    return {**document, **members}
 
 
 def completed_document(document: Any, *vlans: Vlan) -> Any:
@@ -55,10 +55,10 @@ def completed_document(document: Any, *vlans: Vlan) -> Any:
 
 
 def test_a_subport_is_a_link_on_its_parents() -> None:
-    found = completed_document(NOVA, VLAN)
-    assert found["links"] == [*NOVA["links"], LINK]
-    assert found == {**NOVA, "links": found["links"]}
-    assert list(found) == list(NOVA)
+    document = completed_document(NOVA, VLAN)
+    assert document["links"] == [*NOVA["links"], LINK]
+    assert document == {**NOVA, "links": document["links"]}
+    assert list(document) == list(NOVA)
 
 
 def test_a_link_has_no_mtu_where_its_parent_has_none() -> None:
@@ -76,17 +76,17 @@ def test_a_link_has_no_mtu_where_its_parent_has_none() -> None:
 
 
 def test_a_link_has_its_own_mtu_but_no_larger_one_than_its_parents() -> None:
-    for own, below, mtu in ((1400, 1500, 1400), (9000, 1500, 1500), (1400, None, 1400)):
+    for of_vlan, below, mtu in ((1400, 1500, 1400), (9000, 1500, 1500), (1400, None, 1400)):
         document = nova()
         document["links"][1]["mtu"] = below
-        (link,) = completed_document(document, Vlan(TWO, 7, SUB, own))["links"][2:]
+        (link,) = completed_document(document, Vlan(TWO, 7, SUB, of_vlan))["links"][2:]
         assert link["mtu"] == mtu
 
 
 def test_a_vm_may_have_a_vlan_id_on_two_trunks() -> None:
     others = [Vlan(ONE, 200, ONE), Vlan(TWO, 100, TWO), VLAN, VLAN]
     links = completed_document(NOVA, *others)["links"][2:]
-    assert [(one["id"], one["vlan_link"], one["vlan_mac_address"]) for one in links] == [
+    assert [(link["id"], link["vlan_link"], link["vlan_mac_address"]) for link in links] == [
         ("dfsub100", "tap1", SUB),
         ("dfsub200", "tap1", ONE),
         ("dfsub100-tap2", "tap2", TWO),
@@ -141,7 +141,7 @@ def test_document_without_the_link_below_is_left(links: list[Any]) -> None:
         json.dumps(NOVA).encode()[:-1] + b', "a": "' + b"a" * SIZE_MAX + b'"}',
         json.dumps(NOVA).encode("utf-16"),
     ],
-    ids=lambda one: repr(one[-24:]),
+    ids=lambda content: repr(content[-24:]),
 )
 def test_another_document_passes_byte_for_byte(document: bytes) -> None:
     assert with_vlans(document, [VLAN]) == document
@@ -164,8 +164,8 @@ LINKS = st.fixed_dictionaries(
 )
 DOCUMENTS = st.one_of(
     st.binary(),
-    st.recursive(ODD, lambda one: st.lists(one) | st.dictionaries(st.text(), one)).map(
-        lambda one: json.dumps(one).encode()
+    st.recursive(ODD, lambda value: st.lists(value) | st.dictionaries(st.text(), value)).map(
+        lambda value: json.dumps(value).encode()
     ),
     st.dictionaries(st.sampled_from(["networks", "services"]), ODD).flatmap(
         lambda rest: (st.lists(LINKS) | ODD).map(
@@ -181,22 +181,22 @@ VLANS = st.lists(st.builds(Vlan, MACS, st.integers(1, 2), MACS))
 def test_only_complete_links_are_added_once_and_nothing_else_changes(
     document: bytes, vlans: list[Vlan]
 ) -> None:
-    found = with_vlans(document, vlans)
-    assert with_vlans(found, vlans) == found
-    if found == document:
+    result = with_vlans(document, vlans)
+    assert with_vlans(result, vlans) == result
+    if result == document:
         return
-    before, after = json.loads(document), json.loads(found)
+    before, after = json.loads(document), json.loads(result)
     old = before["links"]
     new = after["links"][len(old) :]
     assert after == {**before, "links": [*old, *new]}
-    ids = [one["id"] for one in after["links"]]
+    ids = [each["id"] for each in after["links"]]
     assert len(set(ids)) == len(ids)
-    for one in new:
-        (below,) = [link for link in old if link["id"] == one["vlan_link"]]
+    for added in new:
+        (below,) = [link for link in old if link["id"] == added["vlan_link"]]
         mac = below["ethernet_mac_address"].lower()
-        assert Vlan(mac, one["vlan_id"], one["vlan_mac_address"]) in vlans
+        assert Vlan(mac, added["vlan_id"], added["vlan_mac_address"]) in vlans
         assert below["type"] not in ("vlan", "bond")
-    places = [(one["vlan_link"], one["vlan_id"]) for one in new]
+    places = [(each["vlan_link"], each["vlan_id"]) for each in new]
     assert len(set(places)) == len(places)
 
 

@@ -48,13 +48,13 @@ ALLOWED = {
 def test_request_is_signed_and_has_the_guests_identity(upstream: Upstream, backend: Any) -> None:
     answer = ask(backend(upstream), get(query="a=b&c"))
     assert (answer.status, answer.body, answer.content_type) == (200, b"{}", "application/json")
-    (asked,) = upstream.asked
-    assert asked.line == "GET /openstack/latest/meta_data.json?a=b&c HTTP/1.1"
-    assert asked.header("X-Instance-ID") == [INSTANCE]
-    assert asked.header("X-Tenant-ID") == [PROJECT]
-    assert asked.header("X-Instance-ID-Signature") == [SIGNATURE]
-    assert asked.header("X-Forwarded-For") == ["10.0.0.5"]
-    assert asked.header("Accept-Encoding") == ["identity"]
+    (request,) = upstream.asked
+    assert request.line == "GET /openstack/latest/meta_data.json?a=b&c HTTP/1.1"
+    assert request.header("X-Instance-ID") == [INSTANCE]
+    assert request.header("X-Tenant-ID") == [PROJECT]
+    assert request.header("X-Instance-ID-Signature") == [SIGNATURE]
+    assert request.header("X-Forwarded-For") == ["10.0.0.5"]
+    assert request.header("Accept-Encoding") == ["identity"]
 
 
 HOSTILE = ["X-Metadata-Provider", "x-instance-id", "X_Instance_ID", "X-Forwarded-For", "Host"]
@@ -75,13 +75,13 @@ def test_a_guests_own_headers_never_reach_nova(upstream: Upstream, backend: Any)
             ask(asking, get(headers=headers))
         else:
             ask(asking, GuestRequest("POST", PASSWORD.path, headers=headers, body=b"x"))
-        (asked,) = upstream.asked
-        names = [name.lower() for name, _value in asked.headers]
+        (request,) = upstream.asked
+        names = [name.lower() for name, _value in request.headers]
         assert set(names) <= ALLOWED
         assert len(names) == len(set(names))
-        assert asked.header("X-Instance-ID") == [INSTANCE]
-        assert asked.header("X-Instance-ID-Signature") == [SIGNATURE]
-        assert asked.header("Host") == [upstream.host.authority]
+        assert request.header("X-Instance-ID") == [INSTANCE]
+        assert request.header("X-Instance-ID-Signature") == [SIGNATURE]
+        assert request.header("Host") == [upstream.host.authority]
 
     check()
 
@@ -111,12 +111,12 @@ def test_no_path_leads_to_another_host(upstream: Upstream, backend: Any) -> None
     def check(path: str) -> None:
         upstream.asked.clear()
         ask(asking, get("/" + path))
-        (asked,) = upstream.asked
-        method, target, _version = asked.line.split(" ")
+        (request,) = upstream.asked
+        method, target, _version = request.line.split(" ")
         assert method == "GET"
         assert target.startswith("/")
         assert not target.startswith("//")
-        assert asked.header("Host") == [upstream.host.authority]
+        assert request.header("Host") == [upstream.host.authority]
 
     check()
 
@@ -124,9 +124,9 @@ def test_no_path_leads_to_another_host(upstream: Upstream, backend: Any) -> None
 def test_a_password_goes_as_it_is(upstream: Upstream, backend: Any) -> None:
     request = GuestRequest("POST", PASSWORD.path, headers={"content-type": "x/y"}, body=b"\0\xff")
     ask(backend(upstream), request)
-    (asked,) = upstream.asked
-    assert (asked.body, asked.header("content-type")) == (b"\0\xff", ["x/y"])
-    assert asked.header("content-length") == ["2"]
+    (received,) = upstream.asked
+    assert (received.body, received.header("content-type")) == (b"\0\xff", ["x/y"])
+    assert received.header("content-length") == ["2"]
 
 
 def test_many_at_once_have_a_connection_each(upstream: Upstream, backend: Any) -> None:
@@ -246,13 +246,13 @@ def test_404_for_a_path_of_every_instance_is_an_unknown_instance(
     upstream: Upstream, backend: Any
 ) -> None:
     asking = backend(upstream)
-    for status, path, known in (
+    for status, path, is_known in (
         (404, "/openstack/latest/meta_data.json", False),
         (404, "/openstack/latest/user_data", True),
         (403, "/openstack/latest/meta_data.json", True),
     ):
         saying(upstream, b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)
-        assert ask(asking, GuestRequest("GET", path)).known == known, (status, path)
+        assert ask(asking, GuestRequest("GET", path)).known == is_known, (status, path)
 
 
 def test_body_comes_byte_for_byte(upstream: Upstream, backend: Any) -> None:
@@ -334,7 +334,7 @@ def test_path_goes_on_as_it_was_written(upstream: Upstream, backend: Any) -> Non
 def test_an_id_that_cannot_stand_in_a_header_is_not_sent(upstream: Upstream, backend: Any) -> None:
     asking = backend(upstream)
     odd = ("a\r\nX-Metadata-Provider: x", "a\n", "\xe9", "\u2028", "")
-    for ids in (*((one, PROJECT) for one in odd), *(("i", one) for one in odd)):
+    for ids in (*((text, PROJECT) for text in odd), *(("i", text) for text in odd)):
         with pytest.raises(BackendError, match="not a valid header value") as caught:
             asking.answer(get(), Identity(*ids, "p", "t", incarnation=1), deadline=clock.now() + 60)
         assert caught.value.remedy
@@ -387,7 +387,7 @@ def unverified(code: int) -> ssl.SSLCertVerificationError:
     ids=str,
 )
 def test_failure_has_its_cause_and_a_remedy(error: Exception, cause: str, remedy: str) -> None:
-    said, what = explain(error)
-    assert cause in said
-    assert remedy in what
-    assert "as OpenSSL says it" not in said
+    shown, advice = explain(error)
+    assert cause in shown
+    assert remedy in advice
+    assert "as OpenSSL says it" not in shown

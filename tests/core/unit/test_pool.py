@@ -34,9 +34,9 @@ def test_instance_has_few_and_takes_no_place_of_another() -> None:
     pool: Any = ConnectionPool()
     (other,) = put(pool, "b")
     connections = put(pool, *"a" * (POOL_SIZE + 1))
-    assert [one.closed for one in connections] == [True] * (POOL_SIZE + 1 - OF_INSTANCE) + [
-        False
-    ] * OF_INSTANCE
+    assert [connection.closed for connection in connections] == [True] * (
+        POOL_SIZE + 1 - OF_INSTANCE
+    ) + [False] * OF_INSTANCE
     assert not other.closed
 
 
@@ -45,9 +45,9 @@ def test_longest_idle_one_of_all_gives_way() -> None:
     first, *others = put(pool, *map(str, range(POOL_SIZE)))
     put(pool, "another")
     assert first.closed
-    assert not any(one.closed for one in others)
+    assert not any(connection.closed for connection in others)
     pool.close()
-    assert all(one.closed for one in others)
+    assert all(connection.closed for connection in others)
 
 
 def test_connection_that_is_idle_for_long_is_closed() -> None:

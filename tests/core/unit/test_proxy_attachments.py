@@ -70,7 +70,7 @@ class World:
         )
 
     def exchange(self, request: GuestRequest, **values: Any) -> Exchange[Claim]:
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "claim": self.claim,
             "deadline": clock.now() + AMPLE,
             "acquire": lambda _deadline: True,
@@ -78,7 +78,7 @@ class World:
             "limit_hops": self.hops.append,
             "source_port": 700,
         }
-        return Exchange(request=request, **known | values)
+        return Exchange(request=request, **fields | values)
 
     def ask(
         self, method: str, path: str, body: bytes = b"", *, source: int = 700, **headers: str
@@ -107,10 +107,10 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def test_path_is_of_the_api_in_any_spelling() -> None:
-    own = ("/dfmeta", "/dfmeta/", "//dfmeta/v1/token", "/%64fmeta/v1")
+    api_paths = ("/dfmeta", "/dfmeta/", "//dfmeta/v1/token", "/%64fmeta/v1")
     # Another server may resolve these.
     odd = ("/dfmeta/v1/attachments/..%2fx", "/x/../dfmeta/v1", "/x/%2e%2e/%64fmeta", "/dfmeta/%00")
-    for path in (*own, *odd):
+    for path in (*api_paths, *odd):
         assert is_ours(path), path
     for path in ("/dfmetas", "/latest/dfmeta", "/latest/../dfmetas", "/%", "/"):
         assert not is_ours(path), path
@@ -209,8 +209,8 @@ def test_a_guest_that_changes_while_the_engine_works_gets_no_answer(world: World
 
 
 def test_worker_whose_daemon_is_silent_answers_503() -> None:
-    one, _other = socket.socketpair()
-    silent = RemoteAttachments(Pipe(one), quota=10)
+    near, _other = socket.socketpair()
+    silent = RemoteAttachments(Pipe(near), quota=10)
     world = World()
     exchange = world.exchange(GuestRequest("GET", "/dfmeta/v1/status"), deadline=0)
     assert not silent.allows(world.claim)
@@ -223,11 +223,11 @@ def test_worker_whose_daemon_is_silent_answers_503() -> None:
 def test_the_hop_limit_is_that_of_the_sockets_family() -> None:
     import socket as plain
 
-    with plain.socket() as one:
-        limit_hops(one, 1)
-        assert one.getsockopt(plain.IPPROTO_IP, plain.IP_TTL) == 1
-    with plain.socket(plain.AF_INET6) as one:
-        limit_hops(one, 1)
-        assert one.getsockopt(plain.IPPROTO_IPV6, plain.IPV6_UNICAST_HOPS) == 1
-    with plain.socket(plain.AF_UNIX) as one, pytest.raises(OSError, match="no hop limit"):
-        limit_hops(one, 1)
+    with plain.socket() as sock:
+        limit_hops(sock, 1)
+        assert sock.getsockopt(plain.IPPROTO_IP, plain.IP_TTL) == 1
+    with plain.socket(plain.AF_INET6) as sock:
+        limit_hops(sock, 1)
+        assert sock.getsockopt(plain.IPPROTO_IPV6, plain.IPV6_UNICAST_HOPS) == 1
+    with plain.socket(plain.AF_UNIX) as sock, pytest.raises(OSError, match="no hop limit"):
+        limit_hops(sock, 1)

@@ -46,10 +46,10 @@ def world() -> World:
 
 def test_burst_beyond_the_tolerance_is_refused(world: World) -> None:
     verdicts = world.ask_at_once(200)
-    taken = [one for one in verdicts if not one.refuse]
+    taken = [verdict for verdict in verdicts if not verdict.refuse]
     # 10 at once, 2 whose tokens come within the longest delay, and those tolerated.
     assert len(taken) == 10 + 2 + 32
-    assert max(one.delay for one in taken) == 2.0
+    assert max(verdict.delay for verdict in taken) == 2.0
     assert set(verdicts[44:]) == {Verdict(refuse=True, retry_after=1)}
 
 
@@ -105,11 +105,11 @@ def test_ports_at_rest_are_forgotten() -> None:
 
 @given(SETTINGS, st.lists(st.tuples(STEPS, st.integers(1, 50)), max_size=30))
 def test_no_more_are_taken_in_any_time_than_the_windows_allow(
-    settings: RateSettings, asked: list[tuple[float, int]]
+    settings: RateSettings, requests: list[tuple[float, int]]
 ) -> None:
     world = World(settings)
     taken = []
-    for step, count in asked:
+    for step, count in requests:
         world.now += step
         for _ in range(count):
             verdict = world.ask()
@@ -128,18 +128,18 @@ def test_no_more_are_taken_in_any_time_than_the_windows_allow(
 
 @given(SETTINGS, st.lists(st.tuples(STEPS, st.booleans()), max_size=100))
 def test_one_port_s_requests_never_change_another_s_verdicts(
-    settings: RateSettings, asked: list[tuple[float, bool]]
+    settings: RateSettings, requests: list[tuple[float, bool]]
 ) -> None:
     shared, alone = World(settings), World(settings)
-    for step, other in asked:
+    for step, other in requests:
         shared.now += step
         alone.now += step
         if other:
             shared.ask(THERE)
         else:
-            mine, without = shared.ask(HERE), alone.ask(HERE)
-            assert mine.refuse == without.refuse
-            assert mine.delay == pytest.approx(without.delay, abs=NOTHING)
+            beside, without = shared.ask(HERE), alone.ask(HERE)
+            assert beside.refuse == without.refuse
+            assert beside.delay == pytest.approx(without.delay, abs=NOTHING)
 
 
 ONE, TWO = Endpoint(1), Endpoint(2)

@@ -38,9 +38,9 @@ class World:
         self.recent.answered(claim(**of), status, path, reason)
 
     def of(self, endpoint: Endpoint = HERE, incarnation: int = 1) -> GuestRequests:
-        found = self.recent.of(endpoint, incarnation)
-        assert found is not None
-        return found
+        requests = self.recent.of(endpoint, incarnation)
+        assert requests is not None
+        return requests
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def world() -> World:
 def test_requests_are_counted_by_class_with_the_last(world: World) -> None:
     for status in (200, 204, 301, 404, 503, CLOSED, 999):
         world.note(status)
-    one = world.of()
-    assert one.counts == [2, 1, 1, 2, 1]
-    assert (one.last_status, one.last_at) == (999, 1007)
+    requests = world.of()
+    assert requests.counts == [2, 1, 1, 2, 1]
+    assert (requests.last_status, requests.last_at) == (999, 1007)
 
 
 def test_guest_whose_record_is_gone_fails_after_its_successes(world: World) -> None:
@@ -71,9 +71,9 @@ def test_worker_tells_a_missing_record_from_a_missing_document(world: World) -> 
         world.note(404, reason=reason)
     daemon = Recent()
     daemon.add(json.loads(json.dumps(world.recent.take())), lambda _endpoint: 1)
-    asked = daemon.of(HERE, 1)
-    assert asked is not None
-    assert {one.code for one in asked.failures()} == {"absent", "document"}
+    requests = daemon.of(HERE, 1)
+    assert requests is not None
+    assert {failure.code for failure in requests.failures()} == {"absent", "document"}
 
 
 def test_nova_has_some_paths_for_every_instance() -> None:
@@ -125,7 +125,7 @@ def test_unserved_guest_fails_by_a_rule_and_not_by_its_own_malformed_request() -
         world = World()
         world.note(403, reason=REASONS[why])
         assert world.of().failing == (why not in OWN), why
-        assert [one.is_guests for one in world.of().failures()] == [why in OWN]
+        assert [failure.is_guests for failure in world.of().failures()] == [why in OWN]
 
 
 def test_token_or_list_of_versions_ends_no_failure() -> None:
@@ -151,7 +151,7 @@ def test_a_failure_that_repeats_is_one(world: World) -> None:
     world.note(503)
     world.note(CLOSED)
     world.note(503)
-    assert [(one.status, one.times, one.at) for one in world.of().failures()] == [
+    assert [(failure.status, failure.times, failure.at) for failure in world.of().failures()] == [
         (503, 2, 1003),
         (CLOSED, 1, 1002),
     ]
@@ -191,14 +191,14 @@ def test_of_a_path_its_kind_is_kept() -> None:
 def test_records_of_workers_add_up(world: World) -> None:
     alone, first, second = world, World(), World()
     for number, status in enumerate((200, 404, 503, 403, 200, CLOSED, 503, 404)):
-        for one in (alone, (first, second)[number % 2]):
-            one.now = 1000.0 + number
-            one.note(status, endpoint=HERE if number < 7 else THERE)
+        for worker in (alone, (first, second)[number % 2]):
+            worker.now = 1000.0 + number
+            worker.note(status, endpoint=HERE if number < 7 else THERE)
     together = Recent()
-    for one in (second, first):
-        told = json.loads(json.dumps(one.recent.take()))
-        assert len(one.recent) == 0
-        together.add(told, lambda _endpoint: 1)
+    for worker in (second, first):
+        rows = json.loads(json.dumps(worker.recent.take()))
+        assert len(worker.recent) == 0
+        together.add(rows, lambda _endpoint: 1)
     assert dict(together) == dict(alone.recent)
 
 
@@ -213,7 +213,7 @@ def test_workers_record_of_a_former_guest_is_dropped(world: World) -> None:
 def test_requests_that_haproxy_answered_are_added(world: World) -> None:
     world.note(503)
     world.recent.succeeded(claim(), 3, 1002.0)
-    one = world.of()
-    assert one.counts == [3, 0, 0, 1, 0]
-    assert (one.last_at, one.last_status, one.well_at) == (1002.0, 200, 1002.0)
-    assert not one.failing
+    requests = world.of()
+    assert requests.counts == [3, 0, 0, 1, 0]
+    assert (requests.last_at, requests.last_status, requests.well_at) == (1002.0, 200, 1002.0)
+    assert not requests.failing

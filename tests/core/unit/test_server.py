@@ -75,9 +75,9 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    one = World()
-    yield one
-    one.server.stop(0.0)
+    served = World()
+    yield served
+    served.server.stop(0.0)
 
 
 def closed(reason: str) -> float:
@@ -158,9 +158,9 @@ def test_a_connection_that_has_got_a_token_does_not_give_way(
 ) -> None:
     monkeypatch.setattr(connection, "SPARED", 1000.0)
     with_token = [world.connect() for _ in range(2)]
-    for one in with_token:
-        one.sendall(GET.replace(b"/a", b"/token"))
-        assert answer(one) == b"tap1"
+    for guest in with_token:
+        guest.sendall(GET.replace(b"/a", b"/token"))
+        assert answer(guest) == b"tap1"
     (waiting := world.connect()).sendall(GET)
     world.wait(3)
     with_token[0].sendall(GET)
@@ -171,11 +171,11 @@ def test_a_connection_that_has_got_a_token_does_not_give_way(
 def test_when_all_places_are_taken_the_greediest_port_gives_one_away() -> None:
     world = World(replace(FEW, connections=16))
     before = closed("too_many"), hit("connections")
-    mine = [world.connect() for _ in range(3)]
+    first = [world.connect() for _ in range(3)]
     world.wait(3)
     world.server.service.limits = replace(FEW, connections=3)
     assert ask(world.connect(2)) == b"tap2"
-    assert is_closed(mine[2])
+    assert is_closed(first[2])
     assert (closed("too_many"), hit("connections")) == (before[0] + 1, before[1] + 1)
     world.server.stop(0.0)
 
@@ -239,11 +239,11 @@ def test_refusals_count_to_the_share_of_a_virtual_machine() -> None:
 
 def test_connections_of_a_changed_port_end_and_no_others(world: World) -> None:
     before = closed("changed")
-    mine = [world.connect() for _ in range(3)]
+    changed = [world.connect() for _ in range(3)]
     other = world.connect(2)
     world.wait(4)
     world.registry.set_port(port(1, name="tap1", instance=OTHER_INSTANCE))
-    assert all(is_closed(sock) for sock in mine)
+    assert all(is_closed(sock) for sock in changed)
     assert closed("changed") == before + 3
     assert ask(other) == b"tap2"
     world.wait(1)

@@ -28,10 +28,10 @@ def at(seconds_ago: float) -> str:
 
 
 def failure(ago: float = 5.0, *, failing: bool = True, **values: Any) -> dict[str, Any]:
-    known = {"at": at(ago), "status": 403, "path": "openstack", "reason": "secrets differ"}
+    fields = {"at": at(ago), "status": 403, "path": "openstack", "reason": "secrets differ"}
     since = at(ago) if failing else None
-    told = {"own": False, "remedy": "`mend it` <at once>", "failing_since": since}
-    return {**known, **told, "times": 1, "failing": failing, **values}
+    listed = {"own": False, "remedy": "`mend it` <at once>", "failing_since": since}
+    return {**fields, **listed, "times": 1, "failing": failing, **values}
 
 
 def row(ofport: int | None = 3, **values: Any) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def row(ofport: int | None = 3, **values: Any) -> dict[str, Any]:
 
 
 def status(*rows: dict[str, Any], **values: Any) -> Status:
-    known = {
+    fields = {
         "program": "dfmeta-agent",
         "version": "0.1.0",
         "host": "compute1",
@@ -75,7 +75,7 @@ def status(*rows: dict[str, Any], **values: Any) -> Status:
         "ports": rows,
         "samples": {},
     }
-    return Status(**{**known, **values})
+    return Status(**{**fields, **values})
 
 
 class Seen(HTMLParser):
@@ -108,7 +108,7 @@ class Seen(HTMLParser):
             self.guests[-1] += data
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for there, attributes in self.elements if there == tag]
+        return [attributes for element, attributes in self.elements if element == tag]
 
 
 def see(*rows: dict[str, Any], query: Query | None = None, **values: Any) -> Seen:
@@ -157,7 +157,7 @@ def test_names_are_text_and_no_markup() -> None:
         record_name=f"record {HOSTILE}",
         **dict.fromkeys(names, HOSTILE),
     )
-    told = {
+    failed = {
         **failure(reason=HOSTILE, path=HOSTILE, remedy=f"{HOSTILE}`{HOSTILE}`"),
         "port": HOSTILE,
         "instance": HOSTILE,
@@ -167,11 +167,11 @@ def test_names_are_text_and_no_markup() -> None:
     values = {"host": HOSTILE, "version": HOSTILE, "missing": [HOSTILE], "samples": samples}
     facts = ((HOSTILE, HOSTILE),)
     query = Query(port=HOSTILE, refresh=0)
-    seen = see(hostile, failures=[told], query=query, facts=facts, **values)
+    seen = see(hostile, failures=[failed], query=query, facts=facts, **values)
     assert not {tag for tag, _ in seen.elements} & {"script", "img", "iframe", "object", "base"}
     harmless = {**failure(), "port": "a", "instance": "b", "name": "c"}
-    known = row(last_failure=failure(), record_name="a record", record_names=("a record",))
-    plain = see(known, failures=[harmless], query=Query(port="a", refresh=0))
+    guest = row(last_failure=failure(), record_name="a record", record_names=("a record",))
+    plain = see(guest, failures=[harmless], query=Query(port="a", refresh=0))
     assert {tag for tag, _ in seen.elements} <= {tag for tag, _ in plain.elements}
     shown = printable(HOSTILE)
     assert seen.text.count(shown) > len(names)
@@ -180,7 +180,7 @@ def test_names_are_text_and_no_markup() -> None:
 
 def test_names_have_no_control_characters() -> None:
     drawn = render(status(row(instance_name="we\x1b[2Jb\u202e", project="p\x9b1m")), Query())
-    assert not [one for one in drawn if not one.isprintable() and one != "\n"]
+    assert not [char for char in drawn if not char.isprintable() and char != "\n"]
     assert r"we\x1b[2Jb\u202e" in drawn
 
 
@@ -206,10 +206,10 @@ def test_fault_of_a_port_stands_with_its_command_in_the_column_of_faults() -> No
 
 def test_only_well_guests_are_folded_on_a_narrow_screen() -> None:
     rows = [row(1), row(2, state="dead"), row(3, last_failure=failure()), row(4, state="broken")]
-    found = re.findall(
+    rules = re.findall(
         r'<tr role="row" class="(\w+)( well" tabindex="0)?">', render(status(*rows), Query())
     )
-    assert [bool(folded) for _tone, folded in found] == [False, False, True, True]
+    assert [bool(folded) for _tone, folded in rules] == [False, False, True, True]
 
 
 def test_ports_that_could_have_a_guest_are_named() -> None:
@@ -241,8 +241,8 @@ def test_it_asks_for_nothing_but_itself() -> None:
     for tag, attributes in seen.elements:
         for name in ("src", "href", "action", "srcset", "data", "style", "onclick"):
             value = attributes.get(name) or ""
-            own = value.startswith(("#", "/", "data:image/svg+xml,")) and "//" not in value[:2]
-            assert not value or own, (tag, name, value)
+            is_local = value.startswith(("#", "/", "data:image/svg+xml,")) and "//" not in value[:2]
+            assert not value or is_local, (tag, name, value)
     style = re.findall(r"<style>(.*?)</style>", render(status(), Query()), re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
     assert len(style) == 1
@@ -263,7 +263,7 @@ def test_count_above_its_bound_is_a_sign_of_trouble() -> None:
     assert (sign.value, sign.trouble.labels) == (4.0, {"outcome": "timeout"})
     assert sign.trouble.means in see(samples=samples).text
     samples["dfmeta_hub_longest_stall_seconds", ()] = 1.4
-    assert [one.value for one in troubles.signs(samples)] == [4.0, 1.4]
+    assert [each.value for each in troubles.signs(samples)] == [4.0, 1.4]
 
 
 def ask(url: str = "/", host: str | None = "127.0.0.1:9697", listen: str = "127.0.0.1:9697") -> Any:

@@ -20,16 +20,16 @@ VLAN = Vlan(GUEST_MAC, 100, SUB)
 
 
 def subport(vid: int = 100, parent: str = "tpi-1", **fields: object) -> Port:
-    one = port(100 + vid, name=f"spi-{parent}-{vid}", instance="", project="")
+    row = port(100 + vid, name=f"spi-{parent}-{vid}", instance="", project="")
     kind = PortKind.SUBPORT
-    one = replace(one, kind=kind, segmentation_id=vid, parent=parent, mac=SUB, unnamed=True)
-    return replace(one, **fields)  # type: ignore[arg-type]
+    row = replace(row, kind=kind, segmentation_id=vid, parent=parent, mac=SUB, unnamed=True)
+    return replace(row, **fields)  # type: ignore[arg-type]
 
 
 def told(*ports: Port, identity: Identity = IDENTITY) -> list[Vlan]:
     registry = Registry()
-    for one in ports:
-        registry.set_port(one)
+    for row in ports:
+        registry.set_port(row)
     return sorted(network_data.subport_vlans(registry, identity))
 
 
@@ -114,7 +114,7 @@ class World:
         return self.vlans
 
     def ask(self, request: GuestRequest) -> Answer:
-        view = self.outer.open(request, IDENTITY, deadline=5.0, goes_on=lambda _said: True)
+        view = self.outer.open(request, IDENTITY, deadline=5.0, goes_on=lambda _mode: True)
         assert view.http_tokens == "optional"
         return view.answer()
 

@@ -110,9 +110,9 @@ def test_token_is_of_no_use_to_another_guest(tokens: Tokens, clock: Clock) -> No
         assert not tokens.valid(tokens.issue(ME, 60), other), other
         assert not tokens.valid(tokens.issue(other, 60), ME), other
     between = "\0" * 4
-    one = replace(ME, instance_id="a", port_id=f"b{between}c")
+    first = replace(ME, instance_id="a", port_id=f"b{between}c")
     other = replace(ME, instance_id=f"a{between}b", port_id="c")
-    assert not tokens.valid(tokens.issue(one, 60), other)
+    assert not tokens.valid(tokens.issue(first, 60), other)
     assert not tokens.valid(Tokens(b"x" * KEY_BYTES, clock=clock).issue(ME, 60), ME)
 
 
@@ -226,9 +226,9 @@ def test_valid_token_lets_a_request_on_and_a_wrong_one_does_not(tokens: Tokens) 
         for path in ("/", "/openstack", "/latest/user-data", "/nothing", "/\ud800"):
             for method in ("GET", "HEAD", "POST", "PUT"):
                 assert ask(tokens, path, method, mode=mode, **{HEADER: token}) is None
-                for one in wrong:
-                    answer = refused(tokens, path, method, mode=mode, **{HEADER: one})
-                    assert (answer.status, answer.headers) == UNAUTHORIZED, (path, one)
+                for text in wrong:
+                    answer = refused(tokens, path, method, mode=mode, **{HEADER: text})
+                    assert (answer.status, answer.headers) == UNAUTHORIZED, (path, text)
 
 
 def test_without_a_token_the_mode_decides(tokens: Tokens) -> None:
@@ -251,7 +251,7 @@ def test_disabled_tokens_make_no_difference(tokens: Tokens) -> None:
 
 def test_nova_leaves_tokens_to_the_configuration() -> None:
     view = NovaBackend(NovaSettings((), b"s")).open(
-        GuestRequest("GET", "/latest"), ME, deadline=0.0, goes_on=lambda _said: True
+        GuestRequest("GET", "/latest"), ME, deadline=0.0, goes_on=lambda _mode: True
     )
     assert view.http_tokens == ""
 
@@ -262,7 +262,7 @@ def test_a_key_is_made_once_for_the_daemon_alone(tmp_path: Path) -> None:
     assert key is not None
     assert len(key) == KEY_BYTES
     assert load_key(folder, make=lambda count: b"x" * count) == key
-    assert [one.name for one in folder.iterdir()] == [KEY_FILE]
+    assert [path.name for path in folder.iterdir()] == [KEY_FILE]
     assert (folder / KEY_FILE).stat().st_mode & 0o777 == 0o600
     assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -325,9 +325,9 @@ def test_key_without_room_is_written_when_there_is_some(
 
 
 def test_key_that_is_there_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = load_key(tmp_path)
+    key = load_key(tmp_path)
     fill(monkeypatch)
-    assert TokenKey(tmp_path).usable == there
+    assert TokenKey(tmp_path).usable == key
 
 
 def test_without_a_key_no_token_is_issued_or_valid() -> None:

@@ -83,49 +83,49 @@ def host_of(sock: Any) -> HttpHost:
 @pytest.mark.parametrize("how", ["closed", "stray"])
 def test_kept_connection_that_has_ended_or_has_news_is_not_used(pair: Pair, how: str) -> None:
     start, build = pair
-    there = start()
-    asking = build(there)
+    server = start()
+    asking = build(server)
     ask(asking)
     if how == "closed":
-        there.connections[0].shutdown(real_socket.SHUT_RDWR)
+        server.connections[0].shutdown(real_socket.SHUT_RDWR)
     else:
-        there.connections[0].sendall(answering("200 OK", b"for another guest"))
+        server.connections[0].sendall(answering("200 OK", b"for another guest"))
     heard(asking)
     counted, retries = Counted("connections"), Counted("retries")
     assert ask(asking).body == b"{}"
-    assert len(there.connections) == 2
+    assert len(server.connections) == 2
     assert counted.grown() == {"stale": 1, "opened": 1}
     assert retries.grown() == {}
 
 
 def test_late_bytes_of_a_connection_reach_no_other_instance(pair: Pair) -> None:
     start, build = pair
-    there = start()
-    asking = build(there)
+    server = start()
+    asking = build(server)
     ask(asking)
 
     def script(_request: Asked) -> bytes:
-        there.connections[0].sendall(answering("200 OK", b"a second answer for the first"))
+        server.connections[0].sendall(answering("200 OK", b"a second answer for the first"))
         return OK
 
-    there.script = script
+    server.script = script
     assert ask(asking, identity=OTHER).body == b"{}"
-    there.script = lambda _request: OK
+    server.script = lambda _request: OK
     heard(asking)
     assert ask(asking).body == b"{}"
 
 
 def test_connection_is_used_again_by_its_own_instance_until_it_is_idle_for_long(pair: Pair) -> None:
     start, build = pair
-    there = start()
-    asking = build(there)
+    server = start()
+    asking = build(server)
     for identity in (IDENTITY, OTHER) * 3:
         ask(asking, identity=identity)
-    assert len(there.connections) == 2
+    assert len(server.connections) == 2
     eventlet.sleep(IDLE)
     assert len(asking._servers[0]._pool) == 0
     ask(asking)
-    assert len(there.connections) == 3
+    assert len(server.connections) == 3
 
 
 def test_bytes_behind_an_answer_end_its_connection(upstream: Upstream, backend: Any) -> None:
@@ -137,35 +137,35 @@ def test_bytes_behind_an_answer_end_its_connection(upstream: Upstream, backend: 
 
 def test_kept_connection_that_dies_of_a_request_costs_no_pause(pair: Pair) -> None:
     start, build = pair
-    there = start()
-    asking = build(there)
+    server = start()
+    asking = build(server)
     ask(asking)
 
     def script(_request: Asked) -> bytes | None:
-        if len(there.connections) == 2:
+        if len(server.connections) == 2:
             return OK
-        there.connections[-1].shutdown(real_socket.SHUT_RDWR)
+        server.connections[-1].shutdown(real_socket.SHUT_RDWR)
         return None
 
-    there.script = script
+    server.script = script
     retries, begun = Counted("retries"), clock.now()
     assert ask(asking).status == 200
     assert clock.now() == begun
-    assert len(there.asked) == 3
+    assert len(server.asked) == 3
     assert retries.grown() == {"stale": 1}
 
 
 def test_get_goes_over_a_kept_connection_and_a_password_does_not(pair: Pair) -> None:
     start, build = pair
-    there = start()
-    asking = build(there)
+    server = start()
+    asking = build(server)
     for _ in range(3):
         assert ask(asking).body == b"{}"
-    assert len(there.connections) == 1
+    assert len(server.connections) == 1
     for _ in range(2):
         ask(asking, PASSWORD)
-    assert len(there.connections) == 3
-    assert [asked.body for asked in there.asked] == [b""] * 3 + [b"cipher"] * 2
+    assert len(server.connections) == 3
+    assert [request.body for request in server.asked] == [b""] * 3 + [b"cipher"] * 2
 
 
 def test_a_reset_is_not_the_end_of_a_body(upstream: Upstream, backend: Any) -> None:
@@ -194,20 +194,20 @@ def test_over_tls_an_ipv6_address_and_a_name_serve(secure: Any, trusting: Any) -
 
 
 def test_over_tls_an_end_without_the_closing_alert_is_no_end(secure: Any, trusting: Any) -> None:
-    there = secure()
+    server = secure()
 
     def script(_request: Asked) -> bytes | None:
-        served = there.connections[-1]
+        served = server.connections[-1]
         served.sendall(b"HTTP/1.1 200 OK\r\n\r\nas far as it c")
-        if len(there.asked) < 3:
+        if len(server.asked) < 3:
             served.shutdown(real_socket.SHUT_RDWR)
         else:
             served.unwrap().close()
         return None
 
-    there.script = script
-    assert ask(trusting(there)).body == b"as far as it c"
-    assert len(there.asked) == 3
+    server.script = script
+    assert ask(trusting(server)).body == b"as far as it c"
+    assert len(server.asked) == 3
 
 
 @pytest.mark.usefixtures("one_round")
@@ -216,12 +216,12 @@ def test_server_of_an_unknown_authority_gets_no_request(
     upstreams: Any, trusting: Any, tmp_path: Any, request_: Any
 ) -> None:
     pair = Authority(tmp_path, "stranger").issue("127.0.0.1")
-    there = upstreams(context=server_context(pair))
+    server = upstreams(context=server_context(pair))
     with pytest.raises(BackendUnreachableError, match="CERTIFICATE_VERIFY_FAILED") as caught:
-        ask(trusting(there), request_)
+        ask(trusting(server), request_)
     assert caught.value.remedy.startswith("Set auth_ca_cert to the authority")
-    assert there.asked == []
-    assert ask(trusting(there, insecure=True), request_).status == 200
+    assert server.asked == []
+    assert ask(trusting(server, insecure=True), request_).status == 200
 
 
 @pytest.mark.usefixtures("one_round")
@@ -232,22 +232,22 @@ def test_a_certificate_has_to_be_in_time_and_for_the_host(
         ("127.0.0.1", True, "certificate has expired", "Renew Nova's certificate"),
         ("127.0.0.2", False, "IP address mismatch", "Set nova_metadata_host to a name"),
     ):
-        there = upstreams(context=server_context(authority.issue(name, expired=expired)))
+        server = upstreams(context=server_context(authority.issue(name, expired=expired)))
         with pytest.raises(BackendUnreachableError, match=cause) as caught:
-            ask(trusting(there))
+            ask(trusting(server))
         assert caught.value.remedy.startswith(remedy)
-        assert there.asked == []
+        assert server.asked == []
 
 
 @pytest.mark.usefixtures("one_round")
 def test_handshake_that_hangs_costs_one_request_its_time(
     listening: Any, secure: Any, trusting: Any
 ) -> None:
-    there = secure()
+    server = secure()
     asking = eventlet.spawn(ask, trusting(host_of(listening)))
     with listening.accept()[0] as served:
         until(lambda: served.recv(1, real_socket.MSG_PEEK), "the client's hello")
-        assert ask(trusting(there)).status == 200
+        assert ask(trusting(server)).status == 200
         assert not asking.dead
         with pytest.raises(BackendUnreachableError, match="no connection within") as caught:
             asking.wait()
@@ -257,9 +257,9 @@ def test_handshake_that_hangs_costs_one_request_its_time(
 def test_password_that_waited_for_a_handshake_goes_to_the_next_host(
     listening: Any, secure: Any, trusting: Any
 ) -> None:
-    there = secure()
-    asking = eventlet.spawn(ask, trusting(host_of(listening), there), PASSWORD)
+    server = secure()
+    asking = eventlet.spawn(ask, trusting(host_of(listening), server), PASSWORD)
     with listening.accept()[0] as served:
         until(lambda: served.recv(1, real_socket.MSG_PEEK), "the client's hello")
         assert asking.wait().status == 200
-    assert [asked.body for asked in there.asked] == [b"cipher"]
+    assert [request.body for request in server.asked] == [b"cipher"]
