@@ -15,10 +15,8 @@ from dfmeta.cli.common import (
     config_before,
     config_options,
     ending,
-    format_option,
-    load_config,
+    listing_options,
     print_rows,
-    wide_option,
 )
 from dfmeta.doctor.finding import time_of_day
 from dfmeta.errors import AttachDriverError, UsageError
@@ -69,16 +67,14 @@ def attachment() -> None:
         failed="dfmeta-agent does not answer",
     ),
 )
-@config_options
-@format_option
-@wide_option
-def show(config_files: tuple[str, ...], *, fmt: str, wide: bool) -> None:
+@listing_options
+def show(conf: cfg.ConfigOpts, *, fmt: str, wide: bool) -> None:
     """Show the attachments of this host's VMs, and of all hosts that share the database.
 
     PORT is the VM's port, and VID the VLAN id (segmentation id) on its trunk. An attachment in the
     state "active" works; "wanted" and "made" are on the way to it, and "leaving" is being removed.
     """
-    rows = _asked(load_config(config_files), ROOT)
+    rows = _asked(conf, ROOT)
     rows.sort(key=lambda row: (row["port"], row["vid"]))
     if fmt == JSON:
         print_rows(rows, {field: field for field in FIELDS}, fmt)
@@ -97,27 +93,26 @@ def show(config_files: tuple[str, ...], *, fmt: str, wide: bool) -> None:
 )
 @config_options
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.UUID)
-def delete(config_files: tuple[str, ...], *, ids: tuple[object, ...]) -> None:
+def delete(conf: cfg.ConfigOpts, *, ids: tuple[object, ...]) -> None:
     """Delete attachments by their ids, which the list shows.
 
     The container's runtime is not told. The VLAN id rests for [attachments] rest_unknown seconds,
     since the VM may still have the device.
     """
-    conf = load_config(config_files)
-    for one in ids:
-        _asked(conf, f"{ROOT}/{one}", "DELETE")
-        click.echo(f"{one}: deleted")
+    for attachment_id in ids:
+        _asked(conf, f"{ROOT}/{attachment_id}", "DELETE")
+        click.echo(f"{attachment_id}: deleted")
 
 
 @attachment.command("gc", epilog=ending("dfmeta attachment gc", failed="OVSDB does not answer"))
 @config_options
-def gc(config_files: tuple[str, ...]) -> None:
+def gc(conf: cfg.ConfigOpts) -> None:
     """Compare the attachments with the switch at once, as dfmeta-agent does now and then.
 
     Attachments of VMs that are gone for longer than [attachments] grace leave, the data plane of
     others is made again where it is missing, and ports without an attachment are removed.
     """
-    done = _asked(load_config(config_files), f"{ROOT}/gc", "POST")
+    done = _asked(conf, f"{ROOT}/gc", "POST")
     click.echo(f"{done['removed']} attachments removed, {done['waiting']} wait for the data plane")
 
 

@@ -5,6 +5,7 @@ confirmation before data is lost, and the progress of long work.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import sys
 import threading
@@ -43,7 +44,7 @@ def ending(*examples: str, failed: str) -> str:
 
     :param failed: the condition for status 1, as a clause.
     """
-    lines = "\n".join(f"  {one}" for one in examples)
+    lines = "\n".join(f"  {example}" for example in examples)
     return (
         f"\b\nExamples:\n{lines}\n\n"
         f"Exit status: 0, or 1 when {failed}, or 2 when the command line, the configuration or "
@@ -65,12 +66,28 @@ class Group(click.Group):
         return [(name, it.get_short_help_str(limit=SENTENCE)) for name, it in commands if it]
 
 
-def config_options(function: F) -> F:
+def config_files_option(function: F) -> F:
     """Give a command ``--config-file``, repeatable, as ``config_files: tuple[str, ...]``.
 
     Files that are named before the command, see :func:`config_before`, come first.
     """
     return _config_option(expose=True)(function)
+
+
+def config_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the configuration of ``--config-file`` as ``conf: cfg.ConfigOpts``."""
+
+    @config_files_option
+    @functools.wraps(function)
+    def command(config_files: tuple[str, ...], **values: Any) -> Any:
+        return function(load_config(config_files), **values)
+
+    return command
+
+
+def listing_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a listing the options of :func:`config_options`, ``--format`` and ``--wide``."""
+    return config_options(format_option(wide_option(function)))
 
 
 def config_before(function: F) -> F:

@@ -26,7 +26,7 @@ from dfmeta.wiring import process
 from dfmeta.wiring.process import PROG
 
 
-class Place(NamedTuple):
+class LazyCommand(NamedTuple):
     """A command that is not imported yet, and the first sentence of its help."""
 
     module: str
@@ -35,49 +35,49 @@ class Place(NamedTuple):
 
 
 COMMANDS: Final = {
-    "attachment": Place(
+    "attachment": LazyCommand(
         "dfmeta.cli.attachment_command",
         "attachment",
         "Manage the attachments of containers in VMs, which the VMs request over the "
         "metadata address.",
     ),
-    "devices": Place(
+    "devices": LazyCommand(
         "dfmeta.cli.devices_command", "devices", "Describe to guests the roles of their devices."
     ),
-    "doctor": Place(
+    "doctor": LazyCommand(
         "dfmeta.cli.doctor_command",
         "doctor",
         "Check everything that a working host needs, and show the remedy for each fault.",
     ),
-    "flows": Place(
+    "flows": LazyCommand(
         "dfmeta.cli.flows_command",
         "flows",
         "Show dfmeta's flows on the bridges, and mark unknown and missing flows.",
     ),
-    "ports": Place(
+    "ports": LazyCommand(
         "dfmeta.cli.ports_command",
         "ports",
         "Show every guest port: key, slots, instance, project, their sources, state, last answer.",
     ),
-    "store": Place(
+    "store": LazyCommand(
         "dfmeta.cli.store_commands", "store", "Write, read and delete instances' metadata."
     ),
-    "subport": Place(
+    "subport": LazyCommand(
         "dfmeta.cli.trunk_commands",
         "subport",
         "Manage the instances of subports, the VLANs of a VM's trunk.",
     ),
-    "token": Place(
+    "token": LazyCommand(
         "dfmeta.cli.token_command",
         "token",
         "Create, list and revoke the static tokens of the store's admin API.",
     ),
-    "trace": Place(
+    "trace": LazyCommand(
         "dfmeta.cli.trace_command",
         "trace",
         "Trace a SYN of PORT through the switch and the host, and the answer back.",
     ),
-    "trunk": Place(
+    "trunk": LazyCommand(
         "dfmeta.cli.trunk_commands",
         "trunk",
         "Give a VM a trunk, so that its containers can have ports of their own.",

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 import click
 
-from dfmeta.cli.common import Group, cell_text, config_before, config_options, ending, load_config
+from dfmeta.cli.common import (
+    Group,
+    cell_text,
+    config_before,
+    config_files_option,
+    ending,
+    load_config,
+)
 from dfmeta.cli.store_target import read
 from dfmeta.devices import validate
 from dfmeta.devices.elements import SIZE_MAX
@@ -60,7 +67,7 @@ def devices() -> None:
         failed="the store cannot be written",
     ),
 )
-@config_options
+@config_files_option
 @click.argument("domain")
 @click.option("--tag", "tags", multiple=True, metavar="TYPE:[KEY:]VALUE=TAG", help=_TAG_HELP)
 @click.option("--store", "store", is_flag=True, help="Write it into the domain's record as well.")
@@ -68,17 +75,17 @@ def from_libvirt(
     config_files: tuple[str, ...], domain: str, *, tags: tuple[str, ...], store: bool
 ) -> None:
     """Print the document of the devices of DOMAIN: a name, a UUID, or a file with its XML."""
-    rules = [TagRule.parse(one) for one in tags]
-    found = _domain(config_files, domain)
-    document = found.document(rules)
+    rules = [TagRule.parse(text) for text in tags]
+    devices_of = _domain(config_files, domain)
+    document = devices_of.document(rules)
     if store:
         # Imported only here, since the store's libraries are large.
         from dfmeta.store.db.repository import Repository
 
         with Repository(load_config(config_files).store.connection) as repository:
-            result = repository.put(found.uuid, document=document)
+            result = repository.put(devices_of.uuid, document=document)
         done = "created" if result.created else "changed" if result.changed else "nothing to change"
-        click.echo(f"{found.uuid}: {done}", err=True)
+        click.echo(f"{devices_of.uuid}: {done}", err=True)
     click.echo(json.dumps(document, indent=2))
 
 
@@ -89,7 +96,7 @@ def from_libvirt(
         failed="a file cannot be written",
     ),
 )
-@config_options
+@config_files_option
 @click.argument("folder", metavar="DIRECTORY", type=click.Path(path_type=Path))
 @click.option(
     "--domain", help="Domain that has the devices: a name, a UUID, or a file with its XML."
@@ -111,11 +118,11 @@ def write_config_drive(
         raise click.UsageError("give either --domain or --file")
     if name is not None and tags:
         raise click.UsageError("--tag needs --domain: a document of --file has its own tags")
-    rules = [TagRule.parse(one) for one in tags]
+    rules = [TagRule.parse(text) for text in tags]
     instance_id = ""
     if domain is not None:
-        found = _domain(config_files, domain)
-        document, instance_id = found.document(rules), found.uuid
+        devices_of = _domain(config_files, domain)
+        document, instance_id = devices_of.document(rules), devices_of.uuid
     else:
         document = _document(str(name))
     for path in _write(folder, document, instance_id=instance_id):
@@ -139,26 +146,26 @@ def _document(name: str) -> dict[str, Any]:
     return {"devices": document["devices"]}
 
 
-def _domain(config_files: Sequence[str], asked: str) -> DomainDevices:
+def _domain(config_files: Sequence[str], name: str) -> DomainDevices:
     """Return a domain by file, UUID or name; an active domain before a definition.
 
     :raises RecordError: when there is no such domain, or more than one.
     """
-    if asked == "-" or "/" in asked or asked.endswith(SUFFIX):
+    if name == "-" or "/" in name or name.endswith(SUFFIX):
         try:
-            return read_domain(read("DOMAIN", asked, limit=SIZE_MAX))
+            return read_domain(read("DOMAIN", name, limit=SIZE_MAX))
         except DomainError as error:
-            raise _no_domain(asked, str(error)) from error
+            raise _no_domain(name, str(error)) from error
     paths = load_config(config_files).df_metadata.libvirt_xml_path
-    known = list(_domains([Path(one) for one in paths]))
+    domains = list(_domains([Path(path) for path in paths]))
     # A name may look like a UUID; like libvirt, try the UUID first.
-    found = [one for one in known if one.uuid == asked.lower()]
-    found = found or [one for one in known if one.name == asked]
-    if not found:
-        raise _no_domain(asked, f"there is no such domain in {', '.join(paths)}")
-    if len({one.uuid for one in found}) > 1:
-        raise _no_domain(asked, "several domains have that name")
-    return max(found, key=lambda one: one.active)
+    matching = [domain for domain in domains if domain.uuid == name.lower()]
+    matching = matching or [domain for domain in domains if domain.name == name]
+    if not matching:
+        raise _no_domain(name, f"there is no such domain in {', '.join(paths)}")
+    if len({domain.uuid for domain in matching}) > 1:
+        raise _no_domain(name, "several domains have that name")
+    return max(matching, key=lambda domain: domain.active)
 
 
 def _domains(folders: Sequence[Path]) -> Iterator[DomainDevices]:
@@ -169,9 +176,9 @@ def _domains(folders: Sequence[Path]) -> Iterator[DomainDevices]:
                 yield read_domain(file.read(SIZE_MAX + 1))
 
 
-def _no_domain(asked: str, cause: str) -> RecordError:
+def _no_domain(name: str, cause: str) -> RecordError:
     remedy = "Give a name or UUID that virsh list --all --name --uuid shows, or a file with its XML"
-    return RecordError(what="DOMAIN", value=asked, cause=cause, remedy=remedy)
+    return RecordError(what="DOMAIN", value=name, cause=cause, remedy=remedy)
 
 
 def _write(folder: Path, document: Mapping[str, Any], *, instance_id: str = "") -> list[Path]:

@@ -14,17 +14,7 @@ import click
 from oslo_config import cfg
 
 from dfmeta.cli.client import InForce, agent_of, take_over
-from dfmeta.cli.common import (
-    TABLE,
-    cell_text,
-    config_options,
-    ending,
-    format_option,
-    load_config,
-    print_rows,
-    shown,
-    wide_option,
-)
+from dfmeta.cli.common import TABLE, cell_text, ending, listing_options, print_rows, shown
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.doctor import table
 from dfmeta.doctor.checks_daemon import OptionFacts
@@ -48,9 +38,7 @@ STYLES: Final = {
         failed="anything is wrong, or dfmeta-agent does not run",
     ),
 )
-@config_options
-@format_option
-@wide_option
+@listing_options
 @click.option("--failing", is_flag=True, help="Show only lines that are not ok.")
 @click.option(
     "--root",
@@ -59,16 +47,13 @@ STYLES: Final = {
     help="Root directory of the host's files, for doctor in a container that has them mounted "
     "elsewhere: the files of systemd-networkd.",
 )
-def doctor(
-    config_files: tuple[str, ...], *, fmt: str, wide: bool, failing: bool, root: str
-) -> None:
+def doctor(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, failing: bool, root: str) -> None:
     """Check everything that a working host needs, and show the remedy for each fault.
 
     Each check has a line: its status (ok, warning, wrong, unknown), its name, the finding and, for
     a warning and a fault, the remedy. The last line has the number of each status; JSON has no such
     line. The command changes nothing. Run it as root, on the host.
     """
-    conf = load_config(config_files)
     # Errors of libraries are in the findings; their log lines would not help the operator.
     logging.disable()
     # On terminals only: programs that read doctor's output take text on stderr for an error.

@@ -6,21 +6,14 @@ import contextlib
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
 from oslo_config import cfg
 
 from dfmeta.cli.client import agent_of, report_differences, take_over
-from dfmeta.cli.common import (
-    JSON,
-    config_options,
-    ending,
-    format_option,
-    load_config,
-    print_rows,
-    wide_option,
-)
+from dfmeta.cli.common import JSON, ending, listing_options, print_rows
 from dfmeta.cli.port_argument import find
 from dfmeta.doctor import find_port
 from dfmeta.doctor.facts import HostSettings, KnownPort
@@ -81,9 +74,7 @@ OFCTL: Final = "ovs-ofctl"
         failed="the bridge does not answer",
     ),
 )
-@config_options
-@format_option
-@wide_option
+@listing_options
 @click.option("--raw", is_flag=True, help="Show the output of ovs-ofctl, which must be installed.")
 @click.option(
     "--port",
@@ -91,9 +82,7 @@ OFCTL: Final = "ovs-ofctl"
     help="Show only the flows of one guest: of a port's name, iface-id, MAC or guest's address, or "
     "of an instance's id or name.",
 )
-def flows(
-    config_files: tuple[str, ...], *, fmt: str, wide: bool, raw: bool, port: str | None
-) -> None:
+def flows(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, raw: bool, port: str | None) -> None:
     """Show dfmeta's flows on the bridges, and mark unknown and missing flows.
 
     Each flow is shown with the names of its table and purpose, its family (4 or 6, the version of
@@ -104,7 +93,6 @@ def flows(
     """
     if raw and port is not None:
         raise click.UsageError("--raw shows the flows of all ports: leave out --raw or --port")
-    conf = load_config(config_files)
     report_differences(take_over(conf))
     wanted = make_host_settings(conf)
     if raw:
@@ -190,25 +178,15 @@ def _named(
 
 
 def _row(entry: FlowEntry, named: tuple[str, str]) -> dict[str, Any]:
+    values = {key: None if value == "" else value for key, value in asdict(entry).items()}
     name, instance = named
     return {
-        "bridge": entry.bridge,
-        "table": entry.table,
-        "purpose": entry.purpose,
-        "family": entry.family,
+        **values,
         "port": name or None,
         "instance": instance or None,
-        "address": entry.address or None,
-        "packets": entry.packets,
-        "bytes": entry.bytes,
         "state": str(entry.state),
-        "ofport": entry.ofport,
         "vid": entry.vid or None,
-        "key": entry.key or None,
-        "priority": entry.priority,
         "cookie": f"{entry.cookie:#x}",
-        "service": entry.service or None,
-        "next_hop": entry.next_hop or None,
     }
 
 

@@ -11,15 +11,7 @@ import click
 from oslo_config import cfg
 
 from dfmeta.cli.client import agent_of, with_running
-from dfmeta.cli.common import (
-    JSON,
-    config_options,
-    ending,
-    format_option,
-    load_config,
-    print_rows,
-    wide_option,
-)
+from dfmeta.cli.common import JSON, ending, listing_options, print_rows
 from dfmeta.cli.port_argument import find
 from dfmeta.conf.metadata import keys_of
 from dfmeta.doctor.agent import known
@@ -90,9 +82,7 @@ STYLES: Final = {
         failed="dfmeta-agent does not answer",
     ),
 )
-@config_options
-@format_option
-@wide_option
+@listing_options
 @click.argument("port", required=False)
 @click.option(
     "--failing",
@@ -100,9 +90,7 @@ STYLES: Final = {
     help="Show only ports with a fault: ports of guests that fail, and ports in a state other than "
     "served and dead.",
 )
-def ports(
-    config_files: tuple[str, ...], *, port: str | None, fmt: str, wide: bool, failing: bool
-) -> None:
+def ports(conf: cfg.ConfigOpts, *, port: str | None, fmt: str, wide: bool, failing: bool) -> None:
     """Show every guest port: key, slots, instance, project, their sources, state, last answer.
 
     PORT is a port's name, iface-id, MAC or guest's address, or an instance's id or name, also the
@@ -122,7 +110,6 @@ def ports(
     instance: its requests get 404. A subport that is an attachment has the id and the network of
     its container.
     """
-    conf = load_config(config_files)
     rows = with_running(conf, lambda: agent_of(conf).ask("/ports"))
     names = agent_of(conf).record_names()
     rows = [{**row, "record_names": [*names.get(row["instance"], ())]} for row in rows]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from oslo_config import cfg
 
 from dfmeta.cli.common import (
     TABLE,
@@ -20,7 +21,6 @@ from dfmeta.cli.common import (
     counted,
     ending,
     format_option,
-    load_config,
     print_rows,
     shown,
     wide_option,
@@ -29,17 +29,18 @@ from dfmeta.cli.common import (
 from dfmeta.cli.store_edit import WORDS, delete, put
 from dfmeta.cli.store_import import import_records
 from dfmeta.cli.store_target import (
-    Asked,
     StoreChoice,
     Target,
+    TargetChoice,
     no_defaults,
     no_record,
+    rows_of,
     store_options,
     target_options,
 )
 from dfmeta.errors import NoRecordError
 from dfmeta.store.api.client import UNKNOWN, StoreClient
-from dfmeta.store.api.representations import row_of, timestamp
+from dfmeta.store.api.representations import timestamp
 from dfmeta.store.db import HEAD
 from dfmeta.store.db.record import Record, parse_document
 from dfmeta.store.guest.defaults import EVERYWHERE
@@ -120,7 +121,7 @@ for _command in (put, delete, import_records):
 )
 def get(
     store: StoreChoice,
-    asked: Asked,
+    choice: TargetChoice,
     *,
     fmt: str,
     user_data: bool,
@@ -137,7 +138,7 @@ def get(
         )
     conf = store.conf()
     with store.opened(conf) as records:
-        target = asked.find(conf, records)
+        target = choice.find(conf, records)
         record = records.get(target.record_id)
         addresses = records.addresses(target.record_id) if record else ()
     if record is None:
@@ -171,13 +172,9 @@ def get(
 def list_records(store: StoreChoice, *, fmt: str, wide: bool, default: bool) -> None:
     """List all records, one on each line."""
     with store.opened(store.conf()) as records:
-        if not isinstance(records, StoreClient):
-            found = counted(records.list(defaults=default), READING, unit="records")
-            rows = [row_of(one) for one in found]
-        elif default:
+        if default and isinstance(records, StoreClient):
             raise no_defaults("--default", EVERYWHERE)
-        else:
-            rows = list(counted(records.list(), READING, unit="records"))
+        rows = list(counted(rows_of(records, defaults=default), READING, unit="records"))
         print_rows(rows, LIST_COLUMNS, fmt, drop=LIST_DROP, wide=wide)
 
 
@@ -185,11 +182,11 @@ def list_records(store: StoreChoice, *, fmt: str, wide: bool, default: bool) -> 
     "schema", epilog=ending("dfmeta store schema", failed="the database cannot be opened")
 )
 @config_options
-def show_schema(config_files: tuple[str, ...]) -> None:
+def show_schema(conf: cfg.ConfigOpts) -> None:
     """Show the schema of the database, and that of this dfmeta."""
     from dfmeta.store.db.database import schema_of
 
-    present = schema_of(load_config(config_files).store.connection)
+    present = schema_of(conf.store.connection)
     click.echo(f"schema {present or 'none, the database is empty'}; this dfmeta's is {HEAD}")
 
 
@@ -199,11 +196,10 @@ def show_schema(config_files: tuple[str, ...]) -> None:
 )
 @config_options
 @click.argument("file")
-def backup(config_files: tuple[str, ...], file: str) -> None:
+def backup(conf: cfg.ConfigOpts, file: str) -> None:
     """Write a backup of the whole store to a new FILE with mode 0600. The daemon keeps running."""
     from dfmeta.store.db import backup as copies
 
-    conf = load_config(config_files)
     with shown(f"writing {cell_text(file)}"):
         count = copies.backup(conf.store.connection, Path(file))
     click.echo(f"{cell_text(file)}: {_records(count)}")
@@ -225,7 +221,7 @@ def backup(config_files: tuple[str, ...], file: str) -> None:
     "STORE.before-restore, beside the store. Empty: no copy.",
 )
 @click.argument("file")
-def restore(config_files: tuple[str, ...], *, yes: bool, copy: str | None, file: str) -> None:
+def restore(conf: cfg.ConfigOpts, *, yes: bool, copy: str | None, file: str) -> None:
     """Restore the store from the backup FILE. The daemon keeps running.
 
     On a terminal the command asks for confirmation; in a script it does not. The copy of the store
@@ -233,7 +229,6 @@ def restore(config_files: tuple[str, ...], *, yes: bool, copy: str | None, file:
     """
     from dfmeta.store.db import backup as copies
 
-    conf = load_config(config_files)
     url = conf.store.connection
     confirm(f"Replace the whole content of the store by {cell_text(file)}?", yes=yes)
     with shown(f"restoring {cell_text(file)}"):

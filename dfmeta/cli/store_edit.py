@@ -18,11 +18,11 @@ from oslo_config import cfg
 from dfmeta.cli.common import CONFIG_FILE, cell_text, confirm, ending, shown, yes_option
 from dfmeta.cli.store_target import (
     STDIN,
-    Asked,
     Domains,
     Records,
     StoreChoice,
     Target,
+    TargetChoice,
     no_record,
     read,
     store_options,
@@ -125,7 +125,7 @@ _FILES: Final = ("user_data", "vendor_data", "network_config", "json_file")
     help="File with a complete document, a JSON object, which replaces the earlier document; the "
     "other options change it.",
 )
-def put(store: StoreChoice, asked: Asked, **options: Any) -> None:
+def put(store: StoreChoice, choice: TargetChoice, **options: Any) -> None:
     """Create the record of INSTANCE, or change the parts of it that the options name.
 
     INSTANCE is a UUID, or the name of a libvirt domain on this host or of a record.
@@ -134,10 +134,10 @@ def put(store: StoreChoice, asked: Asked, **options: Any) -> None:
         raise click.UsageError("standard input can be read once: name files for the others")
     conf = store.conf()
     values = _values(**options)
-    if asked.default_id is not None:
+    if choice.default_id is not None:
         _check_default(options, values["document"])
     with store.opened(conf) as records:
-        target = asked.find(conf, records)
+        target = choice.find(conf, records)
         if not any(given not in (None, ()) for given in options.values()):
             raise click.UsageError(
                 "no part of the record is given: give at least one option such as --hostname"
@@ -271,7 +271,7 @@ def _sentence(target: Target, result: PutResult) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostDefaults:
     """The defaults that an instance has got so far."""
 
     target: Target
@@ -283,7 +283,7 @@ class Lost:
         after = records.get(self.target.record_id) if self.before is not None else None
         if self.before is None or after is None or after.empty:
             return ()
-        had, has = (parse_document(one.id, one.metadata) for one in (self.before, after))
+        had, has = (parse_document(each.id, each.metadata) for each in (self.before, after))
         lost = [name for name in had if name not in has]
         lost += [
             name
@@ -304,23 +304,23 @@ class Lost:
         )
 
 
-def lost_defaults(conf: cfg.ConfigOpts, records: Records, target: Target) -> Lost:
+def lost_defaults(conf: cfg.ConfigOpts, records: Records, target: Target) -> LostDefaults:
     """Return the defaults that an instance gets before a put gives it a record.
 
     An admin API does not give access to defaults: with one, they are unknown.
     """
     if isinstance(records, StoreClient) or target.default or not conf.store.defaults:
-        return Lost(target, None)
-    own = records.get(target.record_id)
-    if own is not None and not own.empty:
-        return Lost(target, None)
+        return LostDefaults(target, None)
+    record = records.get(target.record_id)
+    if record is not None and not record.empty:
+        return LostDefaults(target, None)
     domain = Domains(conf).of(target.record_id)
-    project = (domain.project_id if domain else "") or (own.project_id if own else "") or ""
+    project = (domain.project_id if domain else "") or (record.project_id if record else "") or ""
     ids = defaults.layers(host=socket.gethostname(), project_id=project)
-    found = [one for one in map(records.get, ids) if one is not None]
+    layers = [layer for layer in map(records.get, ids) if layer is not None]
     name = (domain.name or domain.domain_name) if domain else ""
-    merged = defaults.merged(found, target.record_id, instance_name=name, project_id=project)
-    return Lost(target, merged)
+    merged = defaults.merged(layers, target.record_id, instance_name=name, project_id=project)
+    return LostDefaults(target, merged)
 
 
 @click.command(
@@ -340,7 +340,7 @@ def lost_defaults(conf: cfg.ConfigOpts, records: Records, target: Target) -> Los
     help="Directory for a copy of the record; a later copy of the same record replaces an earlier "
     "one. Default: deleted in state_path, and no copy with --url. Empty: no copy.",
 )
-def delete(store: StoreChoice, asked: Asked, *, yes: bool, folder: str | None) -> None:
+def delete(store: StoreChoice, choice: TargetChoice, *, yes: bool, folder: str | None) -> None:
     """Delete the record of INSTANCE, including user-data and password.
 
     On a terminal the command asks for confirmation; in a script it does not. It prints the command
@@ -349,7 +349,7 @@ def delete(store: StoreChoice, asked: Asked, *, yes: bool, folder: str | None) -
     """
     conf = store.conf()
     with store.opened(conf) as records:
-        target = asked.find(conf, records)
+        target = choice.find(conf, records)
         if folder is None:
             here = not isinstance(records, StoreClient)
             folder = str(Path(conf.df_metadata.state_path) / FOLDER) if here else ""
@@ -357,7 +357,7 @@ def delete(store: StoreChoice, asked: Asked, *, yes: bool, folder: str | None) -
         back = ""
         if folder and (record := records.get(target.record_id)) is not None:
             options = _keep(record, records.addresses(record.id), folder=Path(folder))
-            back = shlex.join([*_command(store, asked, target), *options]) if options else ""
+            back = shlex.join([*_command(store, choice, target), *options]) if options else ""
         if not records.delete(target.record_id):
             raise no_record(target)
     click.echo(f"{target.shown}: deleted")
@@ -365,7 +365,7 @@ def delete(store: StoreChoice, asked: Asked, *, yes: bool, folder: str | None) -
         click.echo(f"A copy is kept. To restore it: {back}")
 
 
-def _command(store: StoreChoice, asked: Asked, target: Target) -> list[str]:
+def _command(store: StoreChoice, choice: TargetChoice, target: Target) -> list[str]:
     """Return the beginning of the command that restores a record."""
     words = ["dfmeta", "store", "put"]
     for option, values in (
@@ -378,7 +378,7 @@ def _command(store: StoreChoice, asked: Asked, target: Target) -> list[str]:
     if not target.default:
         return [*words, target.record_id]
     name = target.record_id.split(":", 2)[2:]
-    return [*words, asked.option, *name]
+    return [*words, choice.option, *name]
 
 
 def _keep(record: Record, addresses: tuple[str, ...], *, folder: Path) -> list[str]:
@@ -411,7 +411,7 @@ def _keep(record: Record, addresses: tuple[str, ...], *, folder: Path) -> list[s
         ) from error
     for option, value in (("--project", record.project_id), ("--http-tokens", record.http_tokens)):
         options += [option, value] if value else []
-    return [*options, *(word for one in addresses for word in ("--address", one))]
+    return [*options, *(word for address in addresses for word in ("--address", address))]
 
 
 def _write(path: Path, content: bytes) -> None:

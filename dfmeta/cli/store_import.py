@@ -182,7 +182,7 @@ class _Import:
         ):
             if instance:
                 return instance, why
-        if instance := _one(self.names().get(name, []), name, "records"):
+        if instance := _single(self.names().get(name, []), name, "records"):
             return instance, OF_RECORD
         trouble = f" ({self.domains.trouble})" if self.domains.trouble else ""
         raise ValueError(
@@ -192,9 +192,8 @@ class _Import:
         )
 
     def _instance(self, text: str) -> str:
-        known = parse_id(text)
-        found = [known] if known else self.domains.ids(text)
-        return _one(found, text, "libvirt domains")
+        instance = parse_id(text)
+        return instance or _single(self.domains.ids(text), text, "libvirt domains")
 
     # Lines
 
@@ -245,15 +244,15 @@ class _Import:
             self.older += self.records.push_all(pushes).count(False)
 
     @contextlib.contextmanager
-    def _failures_of(self, where: str, known: StoreError | None = None) -> Iterator[None]:
+    def _failures_of(self, where: str, failure: StoreError | None = None) -> Iterator[None]:
         """Report an error of one seed or line, unless the store itself has failed.
 
-        :param known: the error, if the write has failed already.
+        :param failure: the error, if the write has failed already.
         :raises StoreError: when the store refuses all writes or does not answer.
         """
         try:
-            if known is not None:
-                raise known
+            if failure is not None:
+                raise failure
             yield
         except StoreRefusedError:
             raise
@@ -263,10 +262,10 @@ class _Import:
             self._say(where, error.fields.get("cause", error))
 
 
-def _one(found: list[str], text: str, what: str) -> str:
-    if len(found) > 1:
-        raise ValueError(f"{len(found)} {what} have the name {text}: {', '.join(found)}")
-    return found[0] if found else ""
+def _single(ids: list[str], name: str, what: str) -> str:
+    if len(ids) > 1:
+        raise ValueError(f"{len(ids)} {what} have the name {name}: {', '.join(ids)}")
+    return ids[0] if ids else ""
 
 
 def _names(
@@ -291,7 +290,9 @@ def _seeds(folder: Path) -> list[Path]:
     """Return the seeds of a directory: itself, or the directories in it."""
     if any((folder / name).exists() for name in FILES):
         return [folder]
-    return sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
+    return sorted(
+        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
 
 
 def _open_own(name: str, folder: int) -> BinaryIO:

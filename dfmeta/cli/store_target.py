@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import cell_text, config_options, load_config, shown
+from dfmeta.cli.common import cell_text, config_files_option, load_config, shown
 from dfmeta.errors import NoRecordError, RecordError
 from dfmeta.sources.domain import Domain, Folders
 from dfmeta.store.api import checks
@@ -73,7 +73,7 @@ class StoreChoice:
 def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that choose the store, as ``store: StoreChoice``."""
 
-    @config_options
+    @config_files_option
     @click.option(
         "--url",
         metavar="URL",
@@ -147,7 +147,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TargetChoice:
     """The arguments of the command line that choose a record."""
 
     instance: str | None
@@ -184,16 +184,17 @@ class Domains:
     def ids(self, name: str) -> list[str]:
         """Return the UUIDs of the domains that have a name; normally one."""
         return sorted(
-            {one.instance_id for one in self._domains if name and one.domain_name == name}
+            {each.instance_id for each in self._domains if name and each.domain_name == name}
         )
 
     def of(self, instance_id: str) -> Domain | None:
         """Return the domain of an instance."""
-        return next((one for one in self._domains if one.instance_id == instance_id), None)
+        matching = (domain for domain in self._domains if domain.instance_id == instance_id)
+        return next(matching, None)
 
 
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command INSTANCE, and options for defaults instead of it, as ``asked: Asked``."""
+    """Give a command INSTANCE, and options for defaults instead of it, as ``choice``."""
 
     @click.argument("instance", metavar=f"[{INSTANCE}]", required=False)
     @click.option("--default", is_flag=True, help="Use the defaults for all instances.")
@@ -211,8 +212,8 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         host = _named("--default-host", default_host)
         project = _named("--default-project", default_project)
-        asked = [
-            Asked(instance=instance, default_id=default_id, option=option)
+        choices = [
+            TargetChoice(instance=instance, default_id=default_id, option=option)
             for option, given, default_id in (
                 (INSTANCE, instance is not None, None),
                 ("--default", default, defaults.EVERYWHERE),
@@ -221,11 +222,11 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
             )
             if given
         ]
-        if len(asked) != 1:
+        if len(choices) != 1:
             raise click.UsageError(
                 f"give one of {INSTANCE}, --default, --default-host and --default-project"
             )
-        return function(asked=asked[0], **values)
+        return function(choice=choices[0], **values)
 
     return command
 
@@ -253,16 +254,16 @@ def named(name: str, domains: Domains, records: Records) -> str:
 
     :raises RecordError: when there is no such domain or record, or several have the name.
     """
-    found, where = domains.ids(name), "libvirt domains"
-    if not found and name:
-        found, where = records_by_name(records).get(name, []), "records"
-    if len(found) == 1:
-        return found[0]
-    if found:
+    ids, where = domains.ids(name), "libvirt domains"
+    if not ids and name:
+        ids, where = records_by_name(records).get(name, []), "records"
+    if len(ids) == 1:
+        return ids[0]
+    if ids:
         raise RecordError(
             what=INSTANCE,
             value=name,
-            cause=f"{len(found)} {where} have that name: {', '.join(found)}",
+            cause=f"{len(ids)} {where} have that name: {', '.join(ids)}",
             remedy="Give the UUID of the instance",
         )
     trouble = f" ({cell_text(domains.trouble)})" if domains.trouble else ""
@@ -276,13 +277,23 @@ def named(name: str, domains: Domains, records: Records) -> str:
     )
 
 
+def rows_of(records: Records, *, defaults: bool = False) -> Iterable[dict[str, Any]]:
+    """Return the rows of a listing of the store.
+
+    :param defaults: list the defaults instead of instances' records; not of an admin API.
+    """
+    if isinstance(records, StoreClient):
+        return records.list()
+    return map(row_of, records.list(defaults=defaults))
+
+
 def records_by_name(records: Records) -> dict[str, list[str]]:
     """Return the ids of the records that have a name, by that name."""
-    found: dict[str, list[str]] = {}
-    for row in records.list() if isinstance(records, StoreClient) else map(row_of, records.list()):
+    by_name: dict[str, list[str]] = {}
+    for row in rows_of(records):
         if row.get("name"):
-            found.setdefault(str(row["name"]), []).append(str(row["id"]))
-    return found
+            by_name.setdefault(str(row["name"]), []).append(str(row["id"]))
+    return by_name
 
 
 def _named(option: str, text: str | None) -> str:

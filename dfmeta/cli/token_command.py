@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Final
 
 import click
+from oslo_config import cfg
 
 from dfmeta.cli.common import (
     Group,
     config_before,
     config_options,
     ending,
-    format_option,
-    load_config,
+    listing_options,
     print_rows,
-    wide_option,
 )
 from dfmeta.errors import ConfigError, NoTokenError, RecordError
 from dfmeta.runtime import clock
@@ -80,9 +79,7 @@ def token() -> None:
     help="Expiry of the token: a duration such as 90m, 12h, 30d or 52w, or a time such as "
     "2030-01-31 or 2030-01-31T12:00:00Z (UTC unless a zone is given). Default: it does not expire.",
 )
-def create(
-    config_files: tuple[str, ...], *, names: tuple[str, ...], name: str, expires: str | None
-) -> None:
+def create(conf: cfg.ConfigOpts, *, names: tuple[str, ...], name: str, expires: str | None) -> None:
     """Create a token, store its hash and print the token. It cannot be shown again."""
     now = datetime.now(UTC).replace(microsecond=0)
     grant = static_tokens.Grant(
@@ -91,7 +88,7 @@ def create(
         name=name,
         expires=None if expires is None else parse_expiry(expires, now),
     )
-    path = _token_file(config_files)
+    path = _token_file(conf)
     made = static_tokens.new_token()
     added = static_tokens.add(path, grant, made)
     # The token alone goes to stdout, so that a script can read it.
@@ -101,13 +98,11 @@ def create(
 
 
 @token.command("list", epilog=ending("dfmeta token list", failed="the file cannot be read"))
-@config_options
-@format_option
-@wide_option
-def list_tokens(config_files: tuple[str, ...], *, fmt: str, wide: bool) -> None:
+@listing_options
+def list_tokens(conf: cfg.ConfigOpts, *, fmt: str, wide: bool) -> None:
     """List the names and scopes of the tokens; the tokens themselves cannot be shown."""
     now = clock.wall()
-    rows = [_row(one, now) for one in read_tokens(_token_file(config_files))]
+    rows = [_row(each, now) for each in read_tokens(_token_file(conf))]
     print_rows(rows, COLUMNS, fmt, drop=DROP, wide=wide)
 
 
@@ -116,9 +111,9 @@ def list_tokens(config_files: tuple[str, ...], *, fmt: str, wide: bool) -> None:
 )
 @config_options
 @click.argument("name")
-def revoke(config_files: tuple[str, ...], name: str) -> None:
+def revoke(conf: cfg.ConfigOpts, name: str) -> None:
     """Revoke the token NAME: the daemon refuses it from the next request on."""
-    if not static_tokens.remove(_token_file(config_files), name):
+    if not static_tokens.remove(_token_file(conf), name):
         raise NoTokenError(cause=f"no token named {name}")
     click.echo(f"{name}: revoked")
 
@@ -151,8 +146,8 @@ def _wrong_expiry(text: str, cause: str) -> RecordError:
 
 def _scopes(names: Sequence[str]) -> tuple[str, ...]:
     """Return the scopes of all ``--scope`` options; each may list several with commas or spaces."""
-    given = dict.fromkeys(one for name in names for one in re.split(r"[\s,]+", name) if one)
-    unknown = [one for one in given if one not in caller.all_scopes()]
+    given = dict.fromkeys(word for name in names for word in re.split(r"[\s,]+", name) if word)
+    unknown = [scope for scope in given if scope not in caller.all_scopes()]
     if unknown or not given:
         raise RecordError(
             what="--scope",
@@ -163,8 +158,8 @@ def _scopes(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(given)
 
 
-def _token_file(config_files: Sequence[str]) -> Path:
-    path = load_config(config_files).store.token_file
+def _token_file(conf: cfg.ConfigOpts) -> Path:
+    path = conf.store.token_file
     if not path:
         raise ConfigError(
             option="[store] token_file",
@@ -176,11 +171,11 @@ def _token_file(config_files: Sequence[str]) -> Path:
     return Path(path)
 
 
-def _row(one: StaticToken, now: float) -> dict[str, object]:
+def _row(token: StaticToken, now: float) -> dict[str, object]:
     return {
-        "name": one.name,
-        "scopes": list(one.scopes),
-        "created_at": timestamp(one.created) if one.created else None,
-        "expires_at": timestamp(one.expires) if one.expires else None,
-        "state": "expired" if one.expired(now) else "valid",
+        "name": token.name,
+        "scopes": list(token.scopes),
+        "created_at": timestamp(token.created) if token.created else None,
+        "expires_at": timestamp(token.expires) if token.expires else None,
+        "state": "expired" if token.expired(now) else "valid",
     }

@@ -14,10 +14,8 @@ from dfmeta.cli.common import (
     config_before,
     config_options,
     ending,
-    format_option,
-    load_config,
+    listing_options,
     print_rows,
-    wide_option,
 )
 from dfmeta.cli.port_argument import parent_of
 from dfmeta.errors import OvsdbError, SubportListError, UsageError
@@ -87,7 +85,7 @@ def _parent_options(function: F) -> F:
 )
 @click.option("--port-id", default="", help="Id of the subport's port, of Neutron for example.")
 def add(
-    config_files: tuple[str, ...],
+    conf: cfg.ConfigOpts,
     *,
     port: str,
     vid: int,
@@ -118,13 +116,12 @@ def add(
         raise UsageError(
             cause=str(error.fields["cause"]), remedy="See dfmeta subport add --help"
         ) from error
-    conf = load_config(config_files)
     parent, snapshot = parent_of(conf, port)
     _change(conf, parent, lambda text: subport_list.with_entry(text, entry))
     named = f"instance {entry.instance_id}" if entry.instance_id else "no instance"
     click.echo(f"{parent.name}, VID {vid}: {named}")
-    there = {one.segmentation_id for one in _subports(snapshot, parent.bridge, parent.name)}
-    if parent.type == "patch" and vid not in there:
+    vids = {row.segmentation_id for row in _subports(snapshot, parent.bridge, parent.name)}
+    if parent.type == "patch" and vid not in vids:
         click.echo(f"The trunk of {parent.name} has no subport with VID {vid} yet.", err=True)
 
 
@@ -134,13 +131,12 @@ def add(
 )
 @config_options
 @_parent_options
-def delete(config_files: tuple[str, ...], *, port: str, vid: int) -> None:
+def delete(conf: cfg.ConfigOpts, *, port: str, vid: int) -> None:
     """Remove a subport from the list of its parent PORT.
 
     A port of its own on the bridge stays; Neutron, or the program that made it, removes it. The
     entry of an attachment comes back: `dfmeta attachment delete` removes the attachment.
     """
-    conf = load_config(config_files)
     parent, _snapshot = parent_of(conf, port)
     if not _change(conf, parent, lambda text: subport_list.without(text, vid)):
         raise UsageError(
@@ -158,11 +154,9 @@ def delete(config_files: tuple[str, ...], *, port: str, vid: int) -> None:
         failed="OVSDB does not answer",
     ),
 )
-@config_options
-@format_option
-@wide_option
+@listing_options
 @click.argument("port", required=False, default="")
-def list_subports(config_files: tuple[str, ...], *, fmt: str, wide: bool, port: str) -> None:
+def list_subports(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, port: str) -> None:
     """Show the subports of PORT, or of all ports, as OVSDB has them.
 
     PORT is the port of a subport on the bridge; LISTED is yes for a subport that has an entry in
@@ -170,17 +164,16 @@ def list_subports(config_files: tuple[str, ...], *, fmt: str, wide: bool, port: 
     that does not count, and why. See `dfmeta ports` for the instances that other identity sources
     give.
     """
-    conf = load_config(config_files)
     bridge = conf.df_metadata.integration_bridge
     if port:
         parent, snapshot = parent_of(conf, port)
         parents = [parent]
     else:
         snapshot = read_snapshot(conf.df_metadata.ovsdb_connection)
-        parents = [one for one in snapshot.interfaces if one.bridge == bridge and one.ports]
-    rows = [row for one in parents for row in _rows(one, snapshot)]
+        parents = [row for row in snapshot.interfaces if row.bridge == bridge and row.ports]
+    rows = [row for each in parents for row in _rows(each, snapshot)]
     if not port:
-        rows += [_row(one, None) for one in _subports(snapshot, bridge, "")]
+        rows += [_port_row(port, listed=False) for port in _subports(snapshot, bridge, "")]
     print_rows(rows, COLUMNS, fmt, drop=DROP, wide=wide)
 
 
@@ -190,51 +183,54 @@ def _rows(parent: Interface, snapshot: Snapshot) -> Iterable[dict[str, Any]]:
     if parent.ports[0].kind is PortKind.SUBPORT:
         return
     subports = _subports(snapshot, parent.bridge, parent.name)
-    there = {one.segmentation_id: one for one in subports}
-    for vid in sorted(there.keys() | listed.entries.keys()):
-        entry, port = listed.entries.get(vid), there.get(vid)
+    by_vid = {port.segmentation_id: port for port in subports}
+    for vid in sorted(by_vid.keys() | listed.entries.keys()):
+        entry, port = listed.entries.get(vid), by_vid.get(vid)
         if port is not None:
-            yield _row(port, entry)
+            yield _port_row(port, listed=entry is not None)
         elif entry is not None:
-            fault = "the trunk has no subport with this VID"
-            yield {
-                "parent": parent.name,
-                "vid": vid,
-                "port": None,
-                "port_id": entry.port_id,
-                "instance": entry.instance_id,
-                "project": entry.project_id,
-                "mac": entry.mac,
-                "mtu": entry.mtu or None,
-                "attachment": entry.attachment,
-                "listed": True,
-                "fault": fault,
-            }
+            yield _row(
+                entry,
+                parent=parent.name,
+                vid=vid,
+                port_id=entry.port_id,
+                attachment=entry.attachment,
+                fault="the trunk has no subport with this VID",
+            )
     for fault in listed.faults:
         empty = dict.fromkeys(COLUMNS)
         yield empty | {"parent": parent.name, "listed": True, "fault": fault}
 
 
-def _row(port: Port, entry: ListEntry | None) -> dict[str, Any]:
+def _port_row(port: Port, *, listed: bool) -> dict[str, Any]:
+    return _row(
+        port,
+        parent=port.parent or None,
+        vid=port.segmentation_id or None,
+        port=port.name,
+        port_id=port.iface_id,
+        attachment=port.attached,
+        listed=listed,
+        fault=port.fault or None,
+    )
+
+
+def _row(subport: Port | ListEntry, **values: Any) -> dict[str, Any]:
     return {
-        "parent": port.parent or None,
-        "vid": port.segmentation_id or None,
-        "port": port.name,
-        "port_id": port.iface_id,
-        "instance": port.instance_id,
-        "project": port.project_id,
-        "mac": port.mac,
-        "mtu": port.mtu or None,
-        "attachment": port.attached,
-        "listed": entry is not None,
-        "fault": port.fault or None,
+        "port": None,
+        "instance": subport.instance_id,
+        "project": subport.project_id,
+        "mac": subport.mac,
+        "mtu": subport.mtu or None,
+        "listed": True,
+        **values,
     }
 
 
 def _subports(snapshot: Snapshot, bridge: str, parent: str) -> list[Port]:
     """Return the subports of a parent on the bridge; empty: those without a known parent."""
-    ports = [port for one in snapshot.interfaces if one.bridge == bridge for port in one.ports]
-    return [one for one in ports if one.kind is PortKind.SUBPORT and one.parent == parent]
+    ports = [port for row in snapshot.interfaces if row.bridge == bridge for port in row.ports]
+    return [port for port in ports if port.kind is PortKind.SUBPORT and port.parent == parent]
 
 
 def _change(conf: cfg.ConfigOpts, parent: Interface, change: Callable[[str], str]) -> bool:
@@ -277,14 +273,13 @@ def trunk() -> None:
 )
 @config_options
 @click.argument("port")
-def enable(config_files: tuple[str, ...], *, port: str) -> None:
+def enable(conf: cfg.ConfigOpts, *, port: str) -> None:
     """Move the interface of the VM's PORT to a bridge of its own, the bridge of its trunk.
 
     PORT is the name, iface-id, MAC or instance of the VM's port. A pair of patch ports connects the
     new bridge to the integration bridge, where the VM gets another port number; its device stays.
     Tagged frames of the VM no longer reach the integration bridge.
     """
-    conf = load_config(config_files)
     parent, _snapshot = parent_of(conf, port)
     done = trunk_bridge.enable(
         conf.df_metadata.ovsdb_connection, conf.df_metadata.integration_bridge, parent.name
@@ -299,12 +294,11 @@ def enable(config_files: tuple[str, ...], *, port: str) -> None:
 )
 @config_options
 @click.argument("port")
-def disable(config_files: tuple[str, ...], *, port: str) -> None:
+def disable(conf: cfg.ConfigOpts, *, port: str) -> None:
     """Move the interface of the VM's PORT back to the integration bridge, and delete its trunk.
 
     It fails while the trunk has subports.
     """
-    conf = load_config(config_files)
     parent, _snapshot = parent_of(conf, port)
     bridge = conf.df_metadata.integration_bridge
     done = trunk_bridge.disable(conf.df_metadata.ovsdb_connection, bridge, parent.name)

@@ -143,16 +143,16 @@ class Agent:
             nothing about the host; empty: it shows something.
         """
         if silent:
-            facts = PathFacts(asked=False, cause=silent)
+            facts = PathFacts(sent=False, cause=silent)
             return replace(facts, ip6=facts if self.served_ip6() else None)
         try:
             document = self.ask("/probe")
             six = document.get("ip6")
             return replace(_path(document), ip6=None if six is None else _path(six))
         except NotRunningError as error:
-            return PathFacts(asked=False, cause=str(error.fields["cause"]))
+            return PathFacts(sent=False, cause=str(error.fields["cause"]))
         except (KeyError, TypeError, ValueError, AttributeError):
-            return PathFacts(asked=False, cause=_ANOTHER)
+            return PathFacts(sent=False, cause=_ANOTHER)
 
     def _another(self, cause: str) -> AnotherProgramError:
         return another_program(self._address, cause)
@@ -188,7 +188,7 @@ def known(row: Mapping[str, Any], keys: Keys) -> KnownPort:
         project=row["project"],
         instance_name=row["instance_name"],
         addresses={_slot(each, keys): _address(each) for each in row["addresses"]},
-        asked=row["requests"] is not None,
+        requested=row["requests"] is not None,
         failure=_failure(row["last_failure"]),
         vid=row["vid"],
         key=row["key"] or "",
@@ -237,7 +237,7 @@ def _slot(row: Mapping[str, Any], keys: Keys) -> int:
 
 def _path(document: Mapping[str, Any]) -> PathFacts:
     return PathFacts(
-        asked=bool(document["sent"]),
+        sent=bool(document["sent"]),
         answered=bool(document["answered"]),
         cause=str(document["cause"]),
         seconds=float(document["seconds"]),

@@ -1,18 +1,25 @@
-"""A check of ``dfmeta doctor``, and the conditions on which checks depend."""
+"""A check of ``dfmeta doctor``, the conditions on which it depends, and composed verdicts."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import metadata
 from typing import Final
 
-from dfmeta.doctor.checks_haproxy import EngineFacts
+from dfmeta.doctor import checks_daemon, checks_flows, checks_host, checks_system, checks_trunks
 from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import Finding, unknown
 from dfmeta.doctor.probes import Inspection
+from dfmeta.errors import SwitchError
 from dfmeta.flows.family import IPV4, IPV6, Family
-from dfmeta.host.host_facts import HostFacts, LimitFacts
-from dfmeta.host.process import ProcessFacts
+from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.host.host_facts import HostFacts
+from dfmeta.host.process import read_account
+from dfmeta.host.system import read_clock, read_conntrack
+from dfmeta.runtime import clock as time
 
 Verdict = Finding | Iterable[Finding] | None
 Run = Callable[[Inspection], Verdict]
@@ -60,9 +67,7 @@ class Check:
 
 NEEDS: Final[Mapping[str, Condition]] = {
     "daemon": Condition("dfmeta-agent does not answer", lambda of: of.running),
-    "process": Condition(
-        "no process of dfmeta-agent can be seen", lambda of: of.process is not None
-    ),
+    "process": Condition("no process of dfmeta-agent can be seen", lambda of: of.has_process),
     "ovsdb": Condition("OVSDB does not answer", lambda of: of.has_ovsdb),
     "tap": Condition("tap-metadata is not on its bridge", lambda of: of.tap is not None),
     "socket": Condition("the bridge does not answer", lambda of: not of.socket_cause),
@@ -72,9 +77,7 @@ NEEDS: Final[Mapping[str, Condition]] = {
     "kernel-ipv6": Condition(
         "the kernel's state of IPv6 cannot be read", lambda of: not of.host_cause(IPV6)
     ),
-    "haproxy": Condition(
-        "dfmeta-agent does not tell of haproxy", lambda of: of.running and of.engine is not None
-    ),
+    "haproxy": Condition("dfmeta-agent does not tell of haproxy", lambda of: of.has_engine),
     "attachments": Condition(
         "dfmeta-agent does not answer",
         lambda of: of.running or of.options.attachments is None,
@@ -107,21 +110,6 @@ PLACES: Final[Mapping[str, Condition]] = {
 """Hosts that have a check."""
 
 
-def of_process(judge: Callable[[Inspection, ProcessFacts], Verdict]) -> Run:
-    """Return the verdict on the daemon's process, of a check that needs it."""
-    return lambda of: judge(of, of.process) if of.process is not None else None
-
-
-def of_engine(judge: Callable[[Inspection, EngineFacts], Verdict]) -> Run:
-    """Return the verdict on haproxy as the daemon tells of it, of a check that needs it."""
-    return lambda of: judge(of, of.engine) if of.engine is not None else None
-
-
-def of_limits(judge: Callable[[LimitFacts], Verdict]) -> Run:
-    """Return the verdict on the host's limits."""
-    return lambda of: judge(of.host(IPV4).limits)
-
-
 def both(
     name: str, about: str, judge: Callable[[HostFacts, HostSettings, Inspection], Verdict]
 ) -> tuple[Check, Check]:
@@ -140,3 +128,85 @@ def both(
             run=run(IPV6),
         ),
     )
+
+
+def flows(of: Inspection) -> Iterator[Finding]:
+    """Judge dfmeta's flows on each bridge."""
+    if isinstance(of.compared, SwitchError):
+        yield unknown(f"not compared: {of.compared}")
+        return
+    alone = len(of.wanted.sides) == 1
+    for bridge in of.wanted.sides:
+        problem = str(of.compared.unread.get(bridge) or of.compared.problems.get(bridge, ""))
+        rows = of.compared.of(bridge)
+        yield from checks_flows.our_flows(rows, problem, bridge=bridge, alone=alone)
+
+
+def foreign_flows(of: Inspection) -> Verdict:
+    """Judge the flows of other programs."""
+    flows = of.reading.foreign if of.reading is not None else None
+    return checks_flows.foreign_flows(flows, of.names, wanted=of.wanted, ip6=of.ip6)
+
+
+def mappings(of: Inspection) -> Verdict:
+    """Judge the second bridge's flows of other programs."""
+    reading = of.meta_reading[0]
+    flows = reading.foreign if reading is not None else None
+    return checks_flows.mappings(of.snapshot, flows, of.meta)
+
+
+def checksum(of: Inspection) -> Verdict:
+    """Judge the checksums of tap-metadata on its datapath."""
+    bridge, host = of.snapshot.bridge(of.wanted.bridge), of.host(IPV4)
+    if bridge is None or host.up is None:
+        return unknown(f"{of.wanted.bridge} or {of.wanted.tap} does not exist")
+    return checks_host.checksum(host, bridge.datapath_type, wanted=of.wanted)
+
+
+def haproxy_process(of: Inspection) -> Verdict:
+    """Judge the process of haproxy."""
+    wanted = of.options.haproxy_user if of.as_root else ""
+    now = datetime.now(UTC)
+    return checks_daemon.haproxy_process(of.engine, of.child, wanted=wanted, now=now)
+
+
+def account(of: Inspection) -> Verdict:
+    """Judge the users of the processes that answer guests."""
+    if of.options.haproxy is not None:
+        pid = of.engine.pid if of.has_engine else None
+        facts = read_account([pid] if pid else [], of.process.pid)
+        return checks_daemon.account(facts, which="haproxy", option="[haproxy] user")
+    facts = read_account(of.process.workers, of.process.pid)
+    option = "[df_metadata] proxy_worker_user"
+    return checks_daemon.account(facts, which="workers", option=option)
+
+
+def haproxy(of: Inspection) -> Verdict:
+    """Judge the program haproxy."""
+    program, engine = of.options.haproxy, of.engine if of.has_engine else None
+    return checks_daemon.haproxy(program(), engine) if program is not None else None
+
+
+def attachments(of: Inspection) -> Verdict:
+    """Judge the attachments, or what they have left where they are off."""
+    if of.options.attachments is None:
+        return checks_trunks.left(of.snapshot)
+    facts, snapshot = of.attachments()
+    return checks_trunks.attachments(facts, snapshot, of.wanted.bridge, now=time.wall())
+
+
+def version(of: Inspection) -> Verdict:
+    """Judge the running version."""
+    running = of.agent.version() if of.running else ""
+    return checks_daemon.version(metadata.version("dfmeta"), running, platform.python_version())
+
+
+def conntrack(of: Inspection) -> Verdict:
+    """Judge the table of tracked connections."""
+    facts = read_conntrack(of.wanted.host_ip, of.wanted.port)
+    return checks_system.conntrack(facts, rate=RATES[Purpose.GUEST_SYN])
+
+
+def clock(of: Inspection) -> Verdict:
+    """Judge the clock."""
+    return checks_system.clock(read_clock(), of.services.skews, of.options.clock_needs)

@@ -1,6 +1,7 @@
-"""Checks of the daemon: its process, configuration, files and readiness. Pure.
+"""Checks of the daemon's processes, haproxy included, its configuration and its files. Pure.
 
-Sources: capabilities(7), getrlimit(2).
+Sources: capabilities(7), getrlimit(2); HAProxy 2.6, management guide, 5 "File-descriptor
+limitations".
 """
 
 from __future__ import annotations
@@ -8,14 +9,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from dfmeta.doctor.agent import SHORT, DaemonFacts
 from dfmeta.doctor.facts import HostSettings
-from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
-from dfmeta.host.process import AccountFacts, ProcessFacts, SocketFacts
+from dfmeta.doctor.finding import NEARLY_FULL, Finding, listed, ok, span, unknown, warning, wrong
+from dfmeta.host.process import AccountFacts, ChildFacts, ProcessFacts, SocketFacts
 
-START: Final = "`systemctl start dfmeta-agent`, and read its log if it ends again"
+RECENT: Final = timedelta(hours=1)
+"""Time for which a restart of haproxy after a fault is a warning."""
+_HAPROXY_LOG: Final = "`journalctl -u dfmeta-agent | grep haproxy` shows the cause"
+_RELOAD: Final = "`systemctl reload dfmeta-agent`"
 ALWAYS: Final = ("CAP_NET_ADMIN", "CAP_NET_RAW")
 """For addresses, rules and routes, and for SO_BINDTODEVICE."""
 WITH_WORKERS: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL")
@@ -44,7 +49,7 @@ _MISSING: Final = {
 class FolderFacts:
     """The state directory, [df_metadata] state_path."""
 
-    there: bool
+    exists: bool
     folder: bool = True
     mode: int = 0o700
     error: str = ""
@@ -126,17 +131,79 @@ class Owners:
         return uid != self.worker
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramFacts:
+    """The program, as the daemon would start it now."""
+
+    binary: str = ""
+    version: str = ""
+    cause: str = ""
+    """Why it cannot be used; empty when it can."""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapFacts:
+    """haproxy's map, compared with the registry."""
+
+    entries: int
+    missing: int = 0
+    superfluous: int = 0
+    different: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What the daemon knows of haproxy."""
+
+    pid: int | None = None
+    """None: no haproxy accepts connections."""
+    version: str = ""
+    connections: int | None = None
+    """Open connections of guests; None: haproxy has not told."""
+    maxconn: int = 0
+    fault: str = ""
+    """Why there is no haproxy, or why it has not answered the daemon."""
+    failed_replacement: str = ""
+    """Why a process that was to replace this one has not started; empty: none has failed."""
+    restarts: int = 0
+    """Restarts after a fault since the daemon's start."""
+    last_restart: datetime | None = None
+    last_fault: str = ""
+    map: MapFacts | None = None
+    """None: haproxy has not answered."""
+
+
+def engine_facts(row: Mapping[str, Any]) -> EngineFacts:
+    """Return the daemon's answer about haproxy.
+
+    :raises KeyError, TypeError, ValueError: for an answer of another form.
+    """
+    last, guest_map = row["last_restart"], row["map"]
+    return EngineFacts(
+        pid=row["pid"],
+        version=row["version"],
+        connections=row["connections"],
+        maxconn=row["maxconn"] or 0,
+        fault=row["fault"],
+        failed_replacement=row["failed_replacement"],
+        restarts=row["restarts"],
+        last_restart=None if last is None else datetime.fromisoformat(last),
+        last_fault=row["last_fault"],
+        map=None if guest_map is None else MapFacts(**guest_map),
+    )
+
+
 def user(uid: int) -> Finding:
     """Check that doctor runs as root.
 
     :param uid: effective user id of doctor.
     """
     if uid:
-        return wrong(
-            f"doctor runs as user {uid}, not as root: lines below may be wrong or unknown only "
-            "because that user may not read everything on this host",
-            "run it as root first: `sudo dfmeta doctor`",
+        text = (
+            f"doctor runs as user {uid}: other lines may be wrong or unknown only because of that"
         )
+        return wrong(text, "run it as root first: `sudo dfmeta doctor`")
     return ok("doctor runs as root")
 
 
@@ -153,26 +220,24 @@ def daemon(facts: DaemonFacts, wanted: HostSettings) -> Finding:
         return wrong(
             f"dfmeta-agent is not running: another program listens at {wanted.admin}: "
             f"{facts.cause}",
-            f"stop that program, which `ss -ltnp sport = :{port}` shows, or set [df_metadata] "
-            "admin_listen to another port",
+            f"stop that program, which `ss -ltnp sport = :{port}` shows",
         )
     if not facts.running:
         return wrong(
             f"dfmeta-agent is not running: no answer from {wanted.admin}: {facts.cause}",
-            f"{START}; or name its configuration with --config-file",
+            "`systemctl start dfmeta-agent`",
         )
     if not facts.ready:
         words = [_MISSING.get(part, part) for part in facts.missing]
         return wrong(
             f"dfmeta-agent runs and is not ready: {'; '.join(words) or 'it gives no reason'}",
-            "fix the other lines; if they are ok, read its log: `journalctl -u dfmeta-agent`",
+            "fix the other lines, or read its log: `journalctl -u dfmeta-agent`",
         )
     return ok("dfmeta-agent runs and is ready")
 
 
 def configuration(facts: OptionFacts, *, running: bool) -> Iterator[Finding]:
     """Check that all names in the files are options, and that the daemon has the files' values."""
-    names = "all names in the files are options"
     yield from (wrong(text, remedy) for text, remedy in facts.strange)
     differing = [*facts.restart, *facts.reload] if running else []
     if differing and facts.files is not None:
@@ -187,9 +252,8 @@ def configuration(facts: OptionFacts, *, running: bool) -> Iterator[Finding]:
             )
     if running and facts.newer and not differing:
         yield warning(
-            f"{listed(facts.newer)} has changed since the daemon read it, and no value that the "
-            "daemon shows differs: a secret may",
-            "if the file is right: `systemctl reload dfmeta-agent`",
+            f"{listed(facts.newer)} has changed since the daemon read it: a secret may differ",
+            f"if the file is right: {_RELOAD}",
         )
         return
     if not (differing or facts.strange):
@@ -197,7 +261,7 @@ def configuration(facts: OptionFacts, *, running: bool) -> Iterator[Finding]:
         if running:
             given = f", except those from its command line or environment: {listed(facts.given)}"
             same = f", and the running daemon has the same values{given if facts.given else ''}"
-        yield ok(names if facts.cause and running else names + same)
+        yield ok(f"all names in the files are options{'' if facts.cause and running else same}")
     if running and facts.cause:
         yield unknown(
             f"the values of the running daemon are not known: {facts.cause}; the other lines use "
@@ -206,14 +270,13 @@ def configuration(facts: OptionFacts, *, running: bool) -> Iterator[Finding]:
 
 
 def _other_files(files: Sequence[str], options: Sequence[str]) -> Finding:
-    remedy = "start dfmeta-agent with these files"
-    if files:
-        same = " --config-file ".join(files)
-        remedy = f"give doctor the daemon's files: `dfmeta doctor --config-file {same}`"
+    same = " --config-file ".join(files)
     return wrong(
         f"the daemon has read other files ({listed(files) or 'none'}) than doctor and runs with "
         f"other values for {listed(options)}; the other lines use the daemon's values",
-        remedy,
+        f"give doctor the daemon's files: `dfmeta doctor --config-file {same}`"
+        if files
+        else "start dfmeta-agent with these files",
     )
 
 
@@ -223,10 +286,8 @@ def version(installed: str, running: str, python: str) -> Finding:
     :param running: version of the running daemon; empty: it is not known.
     """
     if running and running != installed:
-        return wrong(
-            f"dfmeta {installed} is installed, but dfmeta-agent {running} runs",
-            "`systemctl restart dfmeta-agent`; guests do not notice",
-        )
+        text = f"dfmeta {installed} is installed, but dfmeta-agent {running} runs"
+        return wrong(text, "`systemctl restart dfmeta-agent`")
     return ok(f"dfmeta {installed}, Python {python}")
 
 
@@ -239,8 +300,7 @@ def permissions(process: ProcessFacts, *, workers: int) -> Finding:
     lacking = [name for name in needed if not process.can(name)]
     if lacking:
         return wrong(
-            f"dfmeta-agent (pid {process.pid}) lacks {', '.join(lacking)}: it cannot manage "
-            "addresses, rules and routes, or its workers",
+            f"dfmeta-agent (pid {process.pid}) lacks {', '.join(lacking)}",
             f"`systemctl edit dfmeta-agent`: [Service] CapabilityBoundingSet={' '.join(needed)} "
             "and the same in AmbientCapabilities=",
         )
@@ -276,7 +336,7 @@ def workers(process: ProcessFacts, count: int) -> Finding:
     alive = len(process.workers)
     if alive < count:
         return wrong(
-            f"{alive} of {count} workers are alive; guests share the remaining ones",
+            f"{alive} of {count} workers are alive",
             "`journalctl -u dfmeta-agent | grep Worker` shows why workers end",
         )
     if alive > count:
@@ -293,13 +353,12 @@ def account(facts: AccountFacts | None, *, which: str, option: str) -> Finding:
     """
     if facts is None:
         return unknown(f"the users of {which} cannot be seen")
-    users = f"{which} run as" if which == "workers" else f"{which} runs as"
-    users += f" user {listed(facts.users)}"
+    users = f"{which} {'run' if which == 'workers' else 'runs'} as user {listed(facts.users)}"
     if not facts.sharers:
         return ok(f"{users}, and no other program does")
     return wrong(
         f"{users}, and so does {listed(facts.sharers)}, which can read secrets of guests",
-        f"leave {option} empty and `systemctl reload dfmeta-agent`",
+        f"leave {option} empty and {_RELOAD}",
     )
 
 
@@ -313,7 +372,7 @@ def open_files(process: ProcessFacts, connections: int) -> Finding:
     if process.descriptors < needed:
         return wrong(
             f"dfmeta-agent may open {process.descriptors} files, and [guest_limits] connections "
-            f"needs {needed}: when the limit is reached, new connections are not answered",
+            f"needs {needed}",
             f"`systemctl edit dfmeta-agent`: [Service] LimitNOFILE={needed}, and restart it",
         )
     return ok(f"{process.open} of {process.descriptors} files are open")
@@ -321,11 +380,8 @@ def open_files(process: ProcessFacts, connections: int) -> Finding:
 
 def state_path(facts: FolderFacts, path: str, *, owners: Owners) -> Finding:
     """Check that state_path is a directory of the daemon alone, with a valid token key."""
-    if not facts.there:
-        return wrong(
-            f"{path} does not exist: addresses and the port are forgotten at a restart",
-            f"`mkdir -p -m 700 {path}`",
-        )
+    if not facts.exists:
+        return wrong(f"{path} does not exist", f"`mkdir -p -m 700 {path}`")
     if facts.error or not facts.folder:
         return wrong(
             f"{path} cannot be read: {facts.error or 'it is not a directory'}",
@@ -340,19 +396,12 @@ def state_path(facts: FolderFacts, path: str, *, owners: Owners) -> Finding:
     if strange:
         return wrong(
             f"{listed(f'{name} (user {facts.owners[name]})' for name in strange)} belongs to "
-            "another user than the daemon's: that user can read addresses, records and the token "
-            "key",
+            "another user than the daemon's",
             f"`chown -R {owners.rightful}: {path}`",
         )
     if facts.key:
-        return wrong(
-            f"dfmeta-agent does not start: {facts.key}",
-            f"`rm {path}/token.key`: the daemon makes a new key, and guests get new tokens",
-        )
-    return ok(
-        f"{path} and its files belong to the daemon's user or root, and the directory is closed to "
-        "other users"
-    )
+        return wrong(f"dfmeta-agent does not start: {facts.key}", f"`rm {path}/token.key`")
+    return ok(f"{path} and its files belong to the daemon's user or root, and are closed to others")
 
 
 def disk(facts: DiskFacts, path: str) -> Finding:
@@ -361,11 +410,7 @@ def disk(facts: DiskFacts, path: str) -> Finding:
     no_files = facts.inodes is not None and facts.inodes < LEAST_INODES
     if facts.free < least or no_files:
         room = f"{facts.inodes} more files" if no_files else f"{facts.free >> 20} MiB more"
-        return wrong(
-            f"the disk of {path} has room for {room}: when it is full, addresses are forgotten at "
-            "a restart, and the store accepts no records",
-            f"free some space: `df -h {path}`",
-        )
+        return wrong(f"the disk of {path} has room for {room}", f"free some: `df -h {path}`")
     return ok(f"{facts.free >> 20} MiB are free for {path}")
 
 
@@ -392,3 +437,110 @@ def secret_files(files: Sequence[SecretFile]) -> Finding:
 
 def _quoted(files: Iterable[SecretFile]) -> str:
     return " ".join(shlex.quote(file.path) for file in files)
+
+
+def haproxy(facts: ProgramFacts, engine: EngineFacts | None) -> Finding:
+    """Check that haproxy can be started, and that the version which runs is the installed one.
+
+    :param engine: None: the daemon does not tell.
+    """
+    runs = engine is not None and engine.pid is not None
+    if facts.cause:
+        until = "; the one that runs goes on, and could not be started again" if runs else ""
+        return wrong(f"{facts.cause}{until}", facts.remedy)
+    if engine is not None and runs and engine.version != facts.version:
+        return warning(f"haproxy {facts.version} is installed, but {engine.version} runs", _RELOAD)
+    return ok(f"haproxy {facts.version}, {facts.binary}")
+
+
+def haproxy_process(
+    engine: EngineFacts, child: ChildFacts | None, *, wanted: str, now: datetime
+) -> Iterator[Finding]:
+    """Check that haproxy runs without privileges, and has not failed lately.
+
+    :param child: None: its process cannot be seen.
+    :param wanted: the user that it has to run as; empty: it is not known.
+    """
+    if fault := _engine_fault(engine):
+        yield wrong(fault, _HAPROXY_LOG)
+        return
+    recent = engine.last_restart is not None and now - engine.last_restart <= RECENT
+    again = "once" if engine.restarts == 1 else f"{engine.restarts} times"
+    if child is None:
+        yield unknown(f"the process of haproxy ({engine.pid}) cannot be seen")
+    elif not child.uid or child.capabilities or (wanted and child.user != wanted):
+        has = f"capabilities 0x{child.capabilities:x}" if child.capabilities else "no capability"
+        yield wrong(
+            f"haproxy (pid {engine.pid}) runs as user {child.user} with {has}: it has to run as "
+            f"user {wanted or 'of [haproxy] user'} without any",
+            "`systemctl restart dfmeta-agent`",
+        )
+    elif not recent:
+        restarts = f"; it was started again {again} after a fault" if engine.restarts else ""
+        yield ok(
+            f"haproxy (pid {engine.pid}) runs as user {child.user} without capabilities{restarts}"
+        )
+    if recent and engine.last_restart is not None:
+        ago = span(max((now - engine.last_restart).total_seconds(), 0.0))
+        yield warning(
+            f"haproxy was started again {again} after a fault, the last time {ago} ago: it "
+            f"{engine.last_fault}",
+            _HAPROXY_LOG,
+        )
+
+
+def _engine_fault(engine: EngineFacts) -> str:
+    """Return why no haproxy serves guests with the present configuration; empty: one does."""
+    if engine.pid is None:
+        return f"no haproxy runs: {engine.fault or 'dfmeta-agent is about to start it'}"
+    if engine.fault:
+        return f"haproxy (pid {engine.pid}) does not answer dfmeta-agent: {engine.fault}"
+    if engine.failed_replacement:
+        return (
+            f"haproxy (pid {engine.pid}) runs with a former configuration: the process that was "
+            f"to replace it has not started: {engine.failed_replacement}"
+        )
+    return ""
+
+
+def haproxy_files(engine: EngineFacts, child: ChildFacts) -> Finding:
+    """Check that haproxy has descriptors left."""
+    taken = f"{child.open} of {child.descriptors} files of haproxy are open"
+    return _room(taken, child.open, child.descriptors, engine)
+
+
+def haproxy_connections(engine: EngineFacts) -> Finding:
+    """Check that haproxy accepts further connections of guests."""
+    if engine.connections is None:
+        return unknown("haproxy has not told its connections")
+    taken = f"guests have {engine.connections} of {engine.maxconn} connections"
+    return _room(taken, engine.connections, engine.maxconn, engine)
+
+
+def _room(taken: str, count: int, limit: int, engine: EngineFacts) -> Finding:
+    if count < NEARLY_FULL * limit:
+        return ok(taken)
+    remedy = f"raise [haproxy] maxconn above {engine.maxconn} and {_RELOAD}"
+    if count >= limit:
+        return wrong(f"{taken}: it accepts no further connection", remedy)
+    return warning(f"{taken}: when all are, it accepts no further connection", remedy)
+
+
+def haproxy_map(engine: EngineFacts) -> Finding:
+    """Check that haproxy's map has the guests of the registry."""
+    facts = engine.map
+    if facts is None:
+        return unknown("haproxy has not told its map")
+    counts = {
+        "missing": facts.missing,
+        "superfluous": facts.superfluous,
+        "different": facts.different,
+    }
+    faults = [f"{count} {kind}" for kind, count in counts.items() if count]
+    if not faults:
+        return ok(f"haproxy's map has the {facts.entries} addresses of its guests")
+    return wrong(
+        f"haproxy's map differs from dfmeta-agent's guests: {', '.join(faults)}, of "
+        f"{facts.entries} entries",
+        "`systemctl restart dfmeta-agent`",
+    )

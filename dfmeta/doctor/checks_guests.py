@@ -6,17 +6,15 @@ whether its own port is named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
 from dfmeta.doctor import find_port
 from dfmeta.doctor.checks_trunks import leads_to_trunk
 from dfmeta.doctor.facts import GuestFailure, HostSettings, KnownPort
-from dfmeta.doctor.finding import Finding, listed, ok, time_of_day, unknown, warning, wrong
-from dfmeta.doctor.flow_diff import drops_flood
-from dfmeta.flows.flow import Seen, comes_in_at
-from dfmeta.model import Endpoint, PortState
+from dfmeta.doctor.finding import Finding, listed, ok, time_of_day, unknown, wrong
+from dfmeta.model import PortState
 from dfmeta.ovsdb.rows import USERSPACE, Snapshot
 
 KINDS: Final = 4
@@ -79,11 +77,8 @@ def ports(
 
 def _broken(ports: Sequence[KnownPort]) -> Iterator[Finding]:
     if ports:
-        yield wrong(
-            f"broken: {_with_faults(ports)}",
-            "correct its external_ids, of a subport external_ids:dfmeta-instance: "
-            f"`ovs-vsctl set Interface {ports[0].name} external_ids:vm-uuid=<instance's UUID>`",
-        )
+        remedy = f"correct its external_ids: `{find_port.make_guests(ports[0].name)}`"
+        yield wrong(f"broken: {_with_faults(ports)}", remedy)
 
 
 def _without_instance(ports: Sequence[KnownPort], wanted: HostSettings) -> Iterator[Finding]:
@@ -92,16 +87,15 @@ def _without_instance(ports: Sequence[KnownPort], wanted: HostSettings) -> Itera
         nor = f", and {listed(others)} does not know it" if others else ""
         yield wrong(
             f"no instance is known for {_names(ports)}: external_ids:vm-uuid is missing{nor}",
-            f"`ovs-vsctl set Interface {ports[0].name} external_ids:vm-uuid=<instance's UUID>`",
+            f"`{find_port.make_guests(ports[0].name)}`",
         )
 
 
 def _without_vm(parents: Sequence[KnownPort]) -> Iterator[Finding]:
     if parents:
+        names = listed(f"{port.name} (iface-id {port.iface_id})" for port in parents)
         yield wrong(
-            "no instance is known for trunk parents: "
-            f"{listed(f'{port.name} (iface-id {port.iface_id})' for port in parents)}: the bridge "
-            "of their peer has no interface with that iface-id and vm-uuid",
+            f"no instance is known for trunk parents: {names}",
             "start the VM, or look for its interface: `ovs-vsctl find Interface "
             f"external_ids:iface-id={parents[0].iface_id}`",
         )
@@ -109,10 +103,8 @@ def _without_vm(parents: Sequence[KnownPort]) -> Iterator[Finding]:
 
 def _without_number(ports: Sequence[KnownPort]) -> Iterator[Finding]:
     if ports:
-        yield wrong(
-            f"Open vSwitch has given no port number to {_names(ports)}",
-            f"`ovs-vsctl get Interface {ports[0].name} error` shows the cause",
-        )
+        show = f"`ovs-vsctl get Interface {ports[0].name} error` shows the cause"
+        yield wrong(f"Open vSwitch has given no port number to {_names(ports)}", show)
 
 
 def _without_connection(
@@ -148,8 +140,7 @@ def _without_project(ports: Sequence[KnownPort], wanted: HostSettings) -> Iterat
         yield wrong(
             f"no project is known for {_names(ports)}, and Nova needs it to answer: "
             f"{listed(wanted.sources)} does not know it",
-            "add libvirt or neutron to [df_metadata] identity_sources, or run `ovs-vsctl set "
-            f"Interface {ports[0].name} external_ids:project-id=<project's id>`",
+            f"`ovs-vsctl set Interface {ports[0].name} external_ids:project-id=<project's id>`",
         )
 
 
@@ -213,30 +204,8 @@ def other_ports(snapshot: Snapshot, wanted: HostSettings) -> Iterator[Finding]:
     if names:
         yield ok(
             f"ports of {wanted.bridge} that are not guests' ports ({len(names)}): {listed(names)}. "
-            f"That is right for an uplink; "
-            f"`{find_port.make_guests(names[0])}` makes a port a guest's"
+            f"That is right for an uplink; `{find_port.make_guests(names[0])}` makes one a guest's"
         )
-
-
-def floods(flows: Iterable[Seen], names: Mapping[Endpoint, str]) -> Finding:
-    """Name the guests whose packets the switch drops; they harm no other guest.
-
-    :param flows: dfmeta's flows on the switch.
-    :param names: endpoint → name of the guest's port.
-    """
-    flooding = {
-        names.get(endpoint, f"ofport {endpoint.ofport}")
-        for seen in flows
-        if seen.flow is not None and drops_flood(seen.flow)
-        if (endpoint := comes_in_at(seen.flow)) is not None
-    }
-    if not flooding:
-        return ok("no guest floods the service")
-    return warning(
-        f"{listed(sorted(flooding))}: the guest sends too many SYNs, and the switch drops them "
-        "until it stops; other guests are served",
-        "look in the guest for a program that connects to 169.254.169.254 in a loop",
-    )
 
 
 def next_hops(ports: Sequence[KnownPort]) -> Iterator[Finding]:
@@ -247,8 +216,7 @@ def next_hops(ports: Sequence[KnownPort]) -> Iterator[Finding]:
             "guest next hops are left out: "
             f"{listed(f'{port.name} ({fault})' for port, fault in faulty)}",
             f"`ovs-vsctl set Interface {faulty[0][0].name} "
-            "'external_ids:dfmeta-next-hops=\"<IP>=<MAC>\"'`, with the address and the MAC of the "
-            "DHCP port",
+            "'external_ids:dfmeta-next-hops=\"<IP>=<MAC>\"'`",
         )
     late = [port.name for port in ports if port.next_hops is None]
     if late:
@@ -269,7 +237,7 @@ def guests(ports: Sequence[KnownPort], now: datetime) -> Iterator[Finding]:
     :param ports: the guests' ports, from the running daemon.
     :param now: the time now, in UTC.
     """
-    senders = sum(port.asked for port in ports)
+    senders = sum(port.requested for port in ports)
     kinds: dict[tuple[int | None, str], list[tuple[KnownPort, GuestFailure]]] = {}
     for port in ports:
         if port.failure is not None:

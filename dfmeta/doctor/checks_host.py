@@ -25,6 +25,7 @@ from dfmeta.ovsdb.rows import USERSPACE
 KEYS4: Final = "128.0.0.0/4"
 """Keys in the first slot, that is, of most guests: with every VLAN id."""
 _STRICT: Final = 1
+WAIT: Final = "wait until dfmeta-agent is ready, or read its log: `journalctl -u dfmeta-agent`"
 TIMEOUT: Final = 10.0
 """Seconds for a program of the host."""
 _SAVE: Final[Mapping[int, str]] = {4: "iptables-save", 6: "ip6tables-save"}
@@ -44,10 +45,7 @@ _IPTABLES: Final = {4: "iptables", 6: "ip6tables"}
 def device(host: HostFacts, wanted: HostSettings) -> Finding:
     """Check that tap-metadata's device exists and is up."""
     if host.up is None:
-        return wrong(
-            f"there is no device {wanted.tap}",
-            "start dfmeta-agent, which makes it: `systemctl start dfmeta-agent`",
-        )
+        return wrong(f"there is no device {wanted.tap}", "`systemctl start dfmeta-agent`")
     if not host.up:
         return wrong(f"{wanted.tap} is down", f"`ip link set {wanted.tap} up`")
     if not host.carrier:
@@ -86,36 +84,24 @@ def address(host: HostFacts, wanted: HostSettings) -> Finding:
             f"{wanted.tap} does not have {ip}/{bits}",
             _for(wanted, f"`ip addr replace {ip}/{bits} dev {wanted.tap}{flags}`"),
         )
-    beside = (
-        f"; {', '.join(others)} has it as well, and the host answers for it there too; this does "
-        f"not harm guests: answers to them leave by {wanted.tap}"
-        if others
-        else ""
-    )
+    beside = f"; {', '.join(others)} has it as well" if others else ""
     return ok(f"{wanted.tap} has {ip}/{bits}{beside}")
 
 
-def rule_from(host: HostFacts, wanted: HostSettings) -> Finding | None:
-    """Check that the rule exists that sends packets from the proxy's address to the route table."""
-    return _rule(host, wanted, "from")
+def rule(host: HostFacts, wanted: HostSettings, selector: str) -> Finding | None:
+    """Check that a rule sends packets to the route table; None if the host needs none.
 
-
-def rule_oif(host: HostFacts, wanted: HostSettings) -> Finding | None:
-    """Check that the rule exists that sends packets through tap-metadata to the route table."""
-    return _rule(host, wanted, "oif")
-
-
-def _rule(host: HostFacts, wanted: HostSettings, selector: str) -> Finding | None:
-    """Check one rule; None if the host needs none."""
-    rule = _rule_of(host, selector)
-    if rule is None:
+    :param selector: ``from``: packets from the proxy's address; ``oif``: those through
+        tap-metadata.
+    """
+    row = _rule_of(host, selector)
+    if row is None:
         return None
-    if rule.present:
-        return ok(f"rule {rule.selector} leads to table {wanted.route_table}")
+    if row.present:
+        return ok(f"rule {row.selector} leads to table {wanted.route_table}")
     return wrong(
-        f"there is no rule {rule.selector} table {wanted.route_table}: answers to guests take "
-        "another route",
-        _for(wanted, _add(rule, wanted)),
+        f"there is no rule {row.selector} table {wanted.route_table}",
+        _for(wanted, _add(row, wanted)),
     )
 
 
@@ -162,30 +148,26 @@ def way_back(host: HostFacts, wanted: HostSettings) -> Finding | None:
         return None
     if host.way_back == wanted.tap:
         return ok(f"answers to guests leave by {wanted.tap}")
+    astray = f"answers to guests do not leave by {wanted.tap} but: {host.way_back}"
+    first = host.rules[0] if host.rules else None
     if host.contender:
-        return _late(host, wanted)
-    before = f"priority {host.rules[0].priority}" if host.rules else "that of the main table"
+        behind = "the main table's rule"
+        if first:
+            rule = f"{first.priority}: {first.selector} lookup {wanted.route_table}"
+            behind = f"dfmeta's rule '{rule}'"
+        return wrong(
+            f"{astray}; the rule '{host.contender}' of another program comes before {behind}",
+            "let that program (a VPN?) give its rule a fixed priority behind dfmeta's",
+        )
+    before = f"priority {first.priority}" if first else "that of the main table"
     return wrong(
-        f"answers to guests do not leave by {wanted.tap} but: {host.way_back}",
+        astray,
         _for(
             wanted,
             f"`ip rule show`: no rule before {before} may match packets from {wanted.host_ip} or "
             f"to {_keys(wanted)}, and no route of another program or address of the host may cover "
             "these",
         ),
-    )
-
-
-def _late(host: HostFacts, wanted: HostSettings) -> Finding:
-    """Return the line on a rule of another program that takes the answers to guests."""
-    table = wanted.route_table
-    rules = [f"'{rule.priority}: {rule.selector} lookup {table}'" for rule in host.rules]
-    behind = f"dfmeta's rule {rules[0]}" if rules else "the main table's rule"
-    return wrong(
-        f"answers to guests do not leave by {wanted.tap} but: {host.way_back}; the rule "
-        f"'{host.contender}' of another program comes before {behind}",
-        "let that program (a VPN?) give its rule a fixed priority behind dfmeta's, or restrict it "
-        "to other packets, such as with `to`",
     )
 
 
@@ -247,8 +229,8 @@ def checksum(host: HostFacts, datapath_type: str, *, wanted: HostSettings) -> Fi
         return unknown(f"{wanted.tap} does not report whether it leaves out checksums")
     if host.tx_checksum:
         return wrong(
-            f"{wanted.tap} leaves TCP checksums to a network interface, and on a userspace "
-            "datapath no interface completes them: guests drop the answers",
+            f"{wanted.tap} leaves TCP checksums to a network interface, and the userspace datapath "
+            "has none that completes them",
             f"`ethtool -K {wanted.tap} tx off`",
         )
     return ok(f"{wanted.tap} sends complete checksums")
@@ -276,15 +258,10 @@ def listener(host: HostFacts, wanted: HostSettings, *, running: bool) -> Finding
         other = HttpHost(str(listeners[0].address), listeners[0].port)
         return wrong(
             f"another program listens on {other.authority}",
-            f"find it (`ss -ltnp sport = :{wanted.port}`) and stop it, or set {_port(wanted)} to "
-            "another number",
+            f"stop it (`ss -ltnp sport = :{wanted.port}`), or change {_port(wanted)}",
         )
-    return wrong(
-        f"no process listens on {where}",
-        "wait until dfmeta-agent is ready, and read its log if it does not become ready"
-        if running
-        else "`systemctl start dfmeta-agent`",
-    )
+    start = "`systemctl start dfmeta-agent`"
+    return wrong(f"no process listens on {where}", WAIT if running else start)
 
 
 def ipv6(lack: Lack) -> Finding:
@@ -331,7 +308,7 @@ def path(facts: PathFacts, wanted: HostSettings) -> Finding:
 
     :param facts: the result for the version of IP of *wanted*.
     """
-    if not facts.asked:
+    if not facts.sent:
         return unknown(f"not probed: {facts.cause}")
     where = HttpHost(wanted.host_ip, wanted.port or 0).authority
     if not facts.answered:
@@ -339,8 +316,7 @@ def path(facts: PathFacts, wanted: HostSettings) -> Finding:
         return wrong(
             f"guests' SYNs do not reach the proxy: {facts.cause}",
             f"fix what the lines {_lines(wanted)} name; if all of them are ok, a packet filter "
-            f"drops it: `nft list ruleset`, `{_SAVE[version]}`; accept TCP to {where} that comes "
-            f"in on {wanted.tap}, and TCP from {where} that leaves by it",
+            f"drops it: `nft list ruleset`, `{_SAVE[version]}`",
         )
     if not facts.whole:
         return wrong(

@@ -11,24 +11,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from dfmeta.doctor.checks_daemon import Owners
+from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
+from dfmeta.errors import TokenFileError
 from dfmeta.proxy.backends.nova_requests import NovaFact
+from dfmeta.store.db import HEAD
+from dfmeta.store.db.database_facts import Looked
+
+if TYPE_CHECKING:
+    from dfmeta.store.auth.tokens import StaticToken
 
 _ROLE: Final = "give it a role that may: `openstack role add --user USER --project service service`"
 _PROJECT: Final = "compare the project with Nova's: `openstack server show {} -c project_id`"
-
-
-@dataclass(frozen=True, slots=True)
-class GuestFact:
-    """Nova's answer to a signed request for a guest of this host."""
-
-    port: str
-    instance: str
-    project: str
-    status: int
-    """0: there was no answer."""
+_NOVA_LOG: Final = "read its log on that host: `journalctl -u nova-api-metadata`"
 
 
 def nova(fact: NovaFact, url: str, *, instance: str = "", project: str = "") -> Finding:
@@ -70,48 +68,44 @@ def nova(fact: NovaFact, url: str, *, instance: str = "", project: str = "") -> 
 
 def _other(fact: NovaFact, where: str, url: str) -> Finding:
     if fact.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return wrong(
-            f"{where}, or a proxy in front of it, has failed ({fact.status})",
-            "read its log on that host: `journalctl -u nova-api-metadata`",
-        )
+        return wrong(f"{where}, or a proxy in front of it, has failed ({fact.status})", _NOVA_LOG)
     why = (
         "it is not a metadata API, or a proxy in front of it drops dfmeta's headers"
         if fact.status == HTTPStatus.BAD_REQUEST
-        else "Nova never gives such an answer: another program listens there"
+        else "Nova never gives such an answer"
     )
     return wrong(
         f"{where} answers {fact.status} to a signed request: {why}",
-        "set nova_metadata_host and nova_metadata_port to nova-api-metadata itself: `curl -s "
-        f"{url}/` lists versions there",
+        f"name nova-api-metadata itself in nova_metadata_host: `curl -s {url}/` lists versions",
     )
 
 
-def nova_guests(facts: Sequence[GuestFact], *, of: int) -> Finding:
+def nova_guests(answers: Sequence[tuple[KnownPort, int]], *, of: int) -> Finding:
     """Check that Nova knows the guests of this host in the projects that dfmeta sends.
 
-    :param facts: answers for the queried guests, of hosts that accept dfmeta's signature.
+    :param answers: the queried guests, each with the status of the answer of a host that accepts
+        dfmeta's signature; 0: there was no answer.
     :param of: number of guests whose project is known.
     """
-    answered = [fact for fact in facts if fact.status]
-    if not answered:
+    answers = [(port, status) for port, status in answers if status]
+    if not answers:
         return unknown("no Nova host has answered a request for a guest here")
-    bound = f"{len(answered)} queried guests, of {of} with a project"
-    absent = [fact for fact in answered if fact.status == HTTPStatus.NOT_FOUND]
-    others = [fact for fact in answered if fact.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND)]
+    bound = f"{len(answers)} queried guests, of {of} with a project"
+    absent = [port for port, status in answers if status == HTTPStatus.NOT_FOUND]
     if absent:
-        named = listed(
-            f"{guest.port} (instance {guest.instance}, project {guest.project})" for guest in absent
+        names = listed(
+            f"{port.name} (instance {port.instance}, project {port.project})" for port in absent
         )
         return wrong(
             f"Nova has no such instance in that project (404) for {len(absent)} of {bound}: "
-            f"{named}",
+            f"{names}",
             _PROJECT.format(absent[0].instance),
         )
+    others = [f"{port.name} ({status})" for port, status in answers if status != HTTPStatus.OK]
     if others:
-        named = listed(f"{guest.port} ({guest.status})" for guest in others)
         return wrong(
-            f"Nova answers neither 200 nor 404 for {len(others)} of {bound}: {named}",
-            "read Nova's log: `journalctl -u nova-api-metadata` on that host",
+            f"Nova answers neither 200 nor 404 for {len(others)} of {bound}: {listed(others)}",
+            _NOVA_LOG,
         )
     return ok(f"Nova has the instance in that project for each of {bound}")
 
@@ -139,7 +133,7 @@ class NeutronFacts:
     """Why there is no answer; empty when there is one."""
     status: int = 0
     """Status with which Keystone or Neutron refused; else 0."""
-    asked: Mapping[str, str] = field(default_factory=dict)
+    queried: Mapping[str, str] = field(default_factory=dict)
     """Id → name on this host, of the queried ports: Nova plugged them, so Neutron owns them."""
     seen: Mapping[str, str] = field(default_factory=dict)
     """Id → ``binding:host_id`` of the ports in the answer; empty if Neutron does not show it."""
@@ -184,61 +178,27 @@ def neutron(facts: NeutronFacts, host: str) -> Finding:
             "correct the account in [neutron]: `openstack token issue` tests it",
         )
     if facts.status == 403:
-        return wrong(
-            f"the account in [neutron] may not list ports (403): {facts.cause}",
-            _ROLE,
-        )
+        return wrong(f"the account in [neutron] may not list ports (403): {facts.cause}", _ROLE)
     if facts.cause:
         return wrong(
             f"Neutron cannot be queried: {facts.cause}",
-            "check [neutron] auth_url, region_name and endpoint_override: `openstack endpoint list "
-            "--service network`",
+            "check [neutron] auth_url: `openstack endpoint list --service network`",
         )
-    return _neutron_ports(facts, host)
-
-
-def _neutron_ports(facts: NeutronFacts, host: str) -> Finding:
-    if facts.asked and not facts.seen:
-        names = listed(facts.asked.values())
+    if facts.queried and not facts.seen:
+        names = listed(facts.queried.values())
         return wrong(
-            f"the account in [neutron] gets a token and sees none of this host's ports ({names}): "
-            "it may not see other projects' ports, or this is another cloud's Neutron",
+            f"the account in [neutron] gets a token and sees none of this host's ports ({names})",
             _ROLE,
         )
     hosts = {name for name in facts.seen.values() if name}
     if hosts and host not in hosts:
         return wrong(
             f"Neutron has this host's ports on {listed(sorted(hosts))}, and [neutron] host is "
-            f"{host}: at its start dfmeta-agent has to query each port by itself",
+            f"{host}",
             f"set [neutron] host = {min(hosts)} and `systemctl restart dfmeta-agent`",
         )
     seen = f" and shows it {len(facts.seen)} of this host's ports" if facts.seen else ""
     return ok(f"Neutron accepts the account in [neutron]{seen}")
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFacts:
-    """The store's database."""
-
-    shown: str
-    """Its path or URL, without the password."""
-    file: bool = True
-    """Whether it is a file of this host (SQLite); else it is a server (PostgreSQL)."""
-    there: bool = True
-    cut: bool = False
-    """Whether the file has 0 bytes."""
-    cause: str = ""
-    """Why it does not answer; empty when it does."""
-    revision: str | None = None
-    """Revision of its schema; None: the database is empty."""
-    known: Sequence[str] = ()
-    """Revisions that this dfmeta knows, the newest last."""
-    open_files: Sequence[str] = ()
-    """Files of the database that users other than the owner may read or write."""
-    strange: Sequence[str] = ()
-    """Files of the database whose owner may not own them."""
-    rightful: str = "root"
-    """User that has to own the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,20 +213,8 @@ class LookupFacts:
     """The answer's Date header, unparsed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenFacts:
-    """The file [store] token_file."""
-
-    path: str
-    there: bool = True
-    cause: str = ""
-    remedy: str = ""
-    valid: int = 0
-    expired: int = 0
-
-
-def store(facts: StoreFacts, *, running: bool) -> Finding:
-    """Check that the database answers.
+def store(facts: Looked, *, running: bool) -> Finding:
+    """Check that the store's database answers.
 
     :param running: the daemon runs, and so has made its file.
     """
@@ -276,14 +224,12 @@ def store(facts: StoreFacts, *, running: bool) -> Finding:
         gone = "deleted" if not facts.there else "truncated to 0 bytes"
         return wrong(
             f"{facts.shown} was {gone} while dfmeta-agent runs: guests get 503",
-            f"restore a backup: `dfmeta store restore FILE` writes {facts.shown}; or, for an "
-            "empty store, `systemctl restart dfmeta-agent`",
+            "restore a backup: `dfmeta store restore FILE`",
         )
     if facts.cause and facts.file:
         return wrong(
             f"{facts.shown} cannot be read: {facts.cause}",
-            f"check it: `sqlite3 {facts.shown} 'PRAGMA integrity_check'`, and restore a backup if "
-            "it is damaged",
+            f"check it: `sqlite3 {facts.shown} 'PRAGMA integrity_check'`",
         )
     if facts.cause:
         return wrong(
@@ -293,44 +239,39 @@ def store(facts: StoreFacts, *, running: bool) -> Finding:
     return ok(f"{facts.shown} answers")
 
 
-def store_schema(facts: StoreFacts, *, running: bool) -> Finding:
+def store_schema(facts: Looked, *, running: bool) -> Finding:
     """Check that the database has the schema of this dfmeta."""
-    newest = facts.known[-1]
-    if facts.revision == newest:
-        return ok(f"the schema is {newest}, this dfmeta's own")
-    if facts.revision is not None and facts.revision not in facts.known:
+    if facts.revision == HEAD:
+        return ok(f"the schema is {HEAD}, this dfmeta's own")
+    if facts.revision is not None:
         return wrong(
-            f"the schema is {facts.revision}, made by a newer dfmeta; this dfmeta knows schemas up "
-            f"to {newest} and does not start with a newer one",
-            "install the newer dfmeta again, or restore a backup of this one: `dfmeta store "
-            "restore FILE`",
+            f"the schema is {facts.revision}, made by a newer dfmeta; this dfmeta knows {HEAD} and "
+            "does not start with a newer one",
+            "install the newer dfmeta again, or restore a backup: `dfmeta store restore FILE`",
         )
-    state = "is empty" if facts.revision is None else f"has schema {facts.revision}"
     if running:
         return wrong(
-            f"the database {state}, and the running dfmeta-agent needs {newest}: another program "
+            f"the database is empty, and the running dfmeta-agent needs {HEAD}: another program "
             "has changed or replaced the database",
             "`systemctl restart dfmeta-agent`, which migrates it to that schema",
         )
-    return ok(f"the database {state}; dfmeta-agent migrates it to {newest} at its start")
+    return ok(f"the database is empty; dfmeta-agent migrates it to {HEAD} at its start")
 
 
-def store_files(facts: StoreFacts) -> Finding:
+def store_files(facts: Looked, owners: Owners) -> Finding:
     """Check that only the owner can access the database's files.
 
     They contain user-data and passwords of guests.
     """
     if facts.open_files:
         return wrong(
-            f"users other than the owner may read or write {listed(facts.open_files)}: these files "
-            "contain user-data and passwords of guests",
+            f"users other than the owner may read or write {listed(facts.open_files)}",
             f"`chmod 600 {' '.join(facts.open_files)}`",
         )
-    if facts.strange:
+    if strange := owners.strange(dict(facts.owners)):
         return wrong(
-            f"{listed(facts.strange)} belongs to another user than the daemon's: that user can "
-            "read and write user-data and passwords of guests",
-            f"`chown {facts.rightful}: {' '.join(facts.strange)}`",
+            f"{listed(strange)} belongs to another user than the daemon's",
+            f"`chown {owners.rightful}: {' '.join(strange)}`",
         )
     return ok(f"{facts.shown} belongs to the daemon's user or root, and is closed to other users")
 
@@ -341,39 +282,33 @@ def lookup(facts: LookupFacts) -> Finding:
     if facts.status == HTTPStatus.UNAUTHORIZED:
         return wrong(
             f"{store} does not accept the token of lookups (401)",
-            "`dfmeta token create --scope read` there makes one for [store] lookup_token_file; or "
-            "correct lookup_client_id and lookup_client_secret",
+            "make one there for [store] lookup_token_file: `dfmeta token create --scope read`",
         )
     if facts.status == HTTPStatus.FORBIDDEN:
         return wrong(
             f"{store} accepts the token of lookups, but it has no right to read (403)",
             "use a token with the scope read: `dfmeta token create --scope read` on that host",
         )
-    if facts.cause:
+    answers = f"cannot be queried: {facts.cause}" if facts.cause else f"answers {facts.status}"
+    if facts.cause or facts.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
         return wrong(
-            f"{store} cannot be queried: {facts.cause}",
-            f"check [store] lookup_base_url: `curl -sv {facts.url}/healthz`",
-        )
-    if facts.status not in (HTTPStatus.OK, HTTPStatus.NOT_FOUND):
-        return wrong(
-            f"{store} answers {facts.status}",
-            f"check [store] lookup_base_url: `curl -sv {facts.url}/healthz`",
+            f"{store} {answers}", f"check [store] lookup_base_url: `curl -sv {facts.url}/healthz`"
         )
     return ok(f"{store} answers")
 
 
-def tokens(facts: TokenFacts) -> Finding:
-    """Check that the daemon, and no other user, can read the admin API's static tokens."""
-    if facts.cause:
+def tokens(path: str, tokens: Sequence[StaticToken] | TokenFileError, *, now: float) -> Finding:
+    """Check that the daemon, and no other user, can read the admin API's static tokens.
+
+    :param now: seconds of Unix time.
+    """
+    if isinstance(tokens, TokenFileError):
+        return wrong(f"{path}: {tokens.fields['cause']}", str(tokens.fields["remedy"]))
+    expired = sum(token.expired(now) for token in tokens)
+    if expired == len(tokens):
         return wrong(
-            f"{facts.path}: {facts.cause}: the admin API accepts no token of this file",
-            facts.remedy,
-        )
-    if not facts.there or not facts.valid:
-        state = "does not exist" if not facts.there else f"has no valid token ({facts.expired} old)"
-        return wrong(
-            f"{facts.path} {state}: no client can use the admin API with a static token",
+            f"{path} has no valid token ({expired} have expired)",
             "`dfmeta token create --scope read`, or remove [store] token_file",
         )
-    old = f", {facts.expired} have expired" if facts.expired else ""
-    return ok(f"{facts.path} has {facts.valid} valid tokens{old}")
+    old = f", {expired} have expired" if expired else ""
+    return ok(f"{path} has {len(tokens) - expired} valid tokens{old}")

@@ -1,20 +1,15 @@
-"""Checks of Open vSwitch: its daemons, the bridge, tap-metadata's port and the flows. Pure."""
+"""Checks of Open vSwitch: its daemons, the bridges, dfmeta's ports, and Meta IPs. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from dfmeta.apps.switch_ports import Cut
-from dfmeta.doctor import checks_meta
-from dfmeta.doctor.facts import HostSettings, PathFacts
+from dfmeta.apps.switch_ports import Cut, PortBits, cut_of
+from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide, PathFacts
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
-from dfmeta.doctor.flow_diff import FlowEntry, FlowState, takes
-from dfmeta.flows.family import IPV6
-from dfmeta.flows.flow import Foreign
-from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT
-from dfmeta.model import TAP_MARK, Endpoint
+from dfmeta.model import TAP_MARK, TAP_VLAN, MetaIds, MetaNames, PortState
 from dfmeta.ovsdb.rows import RESTORE_WAIT, SECURE, Bridge, Interface, Snapshot
 
 START_OVS: Final = (
@@ -27,19 +22,19 @@ OLDEST_OVS: Final = (2, 9)
 """First with ``dot1q-tunnel`` and ``cvlans``, which tap-metadata's port has."""
 FORWARDS_NOTHING: Final = f"ovs-vswitchd forwards nothing while other_config:{RESTORE_WAIT} is true"
 CLEAR_RESTORE_WAIT: Final = "`ovs-vsctl remove Open_vSwitch . other_config flow-restore-wait`"
+MAKES: Final = "start dfmeta-agent, which makes it: `systemctl start dfmeta-agent`"
 _FAIL_OPEN: Final = re.compile(r"\bpriority 15790320\b")
 """0xf0f0f0, the priority of the hidden flow (ofproto/fail-open.h), in a trace."""
-_ACTIVATION = _PAUSE, _ANNOUNCEMENT = 1000, 1010
-"""Priorities of OVN's flows of a port that waits for activation."""
-_ETH_RARP = 0x8035
+_SYSTEM: Final = "system"
+"""The datapath type that an empty column means."""
+_MARK: Final = "dfmeta"
+"""Key in external_ids of rows that dfmeta has created."""
 
 
 def ovsdb(cause: str, wanted: HostSettings) -> Finding:
     """Check that OVSDB answers; *cause* is empty when it does."""
     if cause:
-        return wrong(
-            cause, _as_root(cause) or f"{START_OVS}; or correct [df_metadata] ovsdb_connection"
-        )
+        return wrong(cause, _as_root(cause) or START_OVS)
     return ok(f"OVSDB answers at {wanted.ovsdb}")
 
 
@@ -66,9 +61,8 @@ def ovs_version(text: str) -> Finding:
     shown = ".".join(map(str, version))
     if version < OLDEST_OVS:
         return wrong(
-            f"Open vSwitch {shown} is older than {'.'.join(map(str, OLDEST_OVS))}: it floods the "
-            "frames of all networks to tap-metadata, and may refuse flows",
-            "upgrade it, and restart it: `ovs-vswitchd --version` shows the installed version",
+            f"Open vSwitch {shown} is older than {'.'.join(map(str, OLDEST_OVS))}",
+            "upgrade and restart it: `ovs-vswitchd --version` shows the installed version",
         )
     return ok(f"Open vSwitch {shown}")
 
@@ -93,22 +87,14 @@ def bridge(row: Bridge | None, wanted: HostSettings) -> Finding:
 def socket(cause: str, wanted: HostSettings) -> Finding:
     """Check that the bridge's management socket accepts connections; *cause*: empty if it does."""
     if cause:
-        return wrong(
-            cause,
-            _as_root(cause)
-            or "`systemctl restart openvswitch-switch` makes the socket again; or correct "
-            "[df_metadata] openflow_connection",
-        )
+        return wrong(cause, _as_root(cause) or "`systemctl restart openvswitch-switch`")
     return ok(f"{wanted.socket} accepts connections")
 
 
 def openflow(cause: str, wanted: HostSettings) -> Finding:
     """Check that the bridge supports OpenFlow 1.3; *cause* is empty when it does."""
     if cause:
-        return wrong(
-            cause,
-            f"`ovs-vsctl add Bridge {wanted.bridge} protocols OpenFlow13`",
-        )
+        return wrong(cause, f"`ovs-vsctl add Bridge {wanted.bridge} protocols OpenFlow13`")
     return ok(f"{wanted.bridge} supports OpenFlow 1.3")
 
 
@@ -121,165 +107,71 @@ def tap(
     """
     name, bridge = wanted.tap, wanted.home
     if row is None:
-        return checks_meta.absent(name, bridge, snapshot)
+        return _absent(name, bridge, snapshot)
     key, value = TAP_MARK
     if wanted.meta is not None:
-        if (fault := checks_meta.tap_fault(row, wanted.meta.names)) is not None:
+        if (fault := _tap_meta_fault(row, wanted.meta.names)) is not None:
             return fault
     elif row.external_ids.get(key) != value or row.type != "internal":
         return wrong(
             f"{name} lacks dfmeta's mark or is not internal: another program made or changed it",
-            f"`ovs-vsctl set Interface {name} type=internal external_ids:{key}={value}`; or, if "
-            "another program uses it, set [df_metadata] metadata_interface to another name",
+            f"`ovs-vsctl set Interface {name} type=internal external_ids:{key}={value}`",
         )
     if row.ofport is None:
-        return wrong(
-            f"Open vSwitch has given {name} no port number: {row.error or 'it may not run'}",
-            f"remove the device of that name: `ip link del {name}`",
-        )
+        return _without_number(row, f"remove the device of that name: `ip link del {name}`")
     if cut is not None:
-        return wrong(f"{name} is cut off, so no guest is served: {cut.cause}", cut.remedy)
+        return _cut_off(name, cut)
     marked = ", with dfmeta's mark" if wanted.meta is None else ""
     return ok(f"{name} is port {row.ofport} of {bridge}{marked}")
 
 
-def tap_vlan(row: Interface) -> Finding:
-    """Check that no frames of other ports are flooded to tap-metadata."""
-    if (fault := checks_meta.flooded(row)) is not None:
-        return fault
-    return ok(f"no frames are flooded to {row.name}")
-
-
-def foreign_flows(
-    flows: Iterable[Foreign] | None,
-    ports: Mapping[Endpoint, str],
-    *,
-    wanted: HostSettings,
-    ip6: tuple[str, ...] = (),
-) -> Iterator[Finding]:
-    """Check that no flow of another program in the classification table precedes dfmeta's hooks.
-
-    :param flows: flows of other programs; None if they cannot be read.
-    :param ports: endpoint → name of the guest's port.
-    :param ip6: the IPv6 addresses at which guests are served.
-    """
-    table = wanted.layout.classification_table
-    hook = wanted.layout.hook_priority
-    if flows is None:
-        yield unknown(
-            f"table {table} has flows that doctor cannot parse; see `ovs-ofctl dump-flows "
-            f"{wanted.bridge} table={table}`"
+def _tap_meta_fault(row: Interface, names: MetaNames) -> Finding | None:
+    """Return the fault of tap-meta that tap-metadata cannot have; None: it has none."""
+    if row.type != "internal":
+        return wrong(
+            f"{row.name} is not internal: another program made or changed it",
+            f"`ovs-vsctl set Interface {row.name} type=internal`",
         )
-        return
-    flows = tuple(flows)
-    ips = (wanted.ip, *ip6)
-    waiting = _awaiting_activation(flows)
-    paused = [ports[Endpoint(ofport)] for ofport in waiting if Endpoint(ofport) in ports]
-    if paused:
-        yield ok(
-            f"waits for activation (live migration): {listed(paused)}: OVN drops what comes from "
-            "it until its guest runs on this host"
+    if row.mac_in_use and row.mac_in_use != names.mac:
+        return wrong(
+            f"{row.name} has the MAC {row.mac_in_use}, not {names.mac}, the gateway's Meta MAC",
+            f"`ovs-vsctl set Interface {row.name} mac='\"{names.mac}\"'`",
         )
-    above = [
-        (flow, ip)
-        for flow in flows
-        if flow.priority >= hook
-        and not flow.hands_on
-        and not (flow.priority in _ACTIVATION and flow.match.get("in_port") in waiting)
-        and (ip := next((address for address in ips if takes(flow.match, ports, ip=address)), ""))
-    ]
-    for flow, ip in above:
-        ofport = flow.match.get("in_port")
-        where = ports.get(Endpoint(ofport), "guests") if isinstance(ofport, int) else "guests"
+    return None
+
+
+def _absent(name: str, bridge: str, snapshot: Snapshot) -> Finding:
+    """Return the fault of a port that is not on its bridge."""
+    for row in snapshot.interfaces:
+        if row.name == name:
+            return wrong(
+                f"{name} is a port of {row.bridge}, not of {bridge}",
+                f"`ovs-vsctl del-port {row.bridge} {name}`; dfmeta-agent makes it again",
+            )
+    return wrong(f"{name} is not a port of {bridge}", MAKES)
+
+
+def _without_number(row: Interface, remedy: str) -> Finding:
+    cause = row.error or "it may not run"
+    return wrong(f"Open vSwitch has given {row.name} no port number: {cause}", remedy)
+
+
+def _cut_off(name: str, cut: Cut) -> Finding:
+    return wrong(f"{name} is cut off, so no guest is served: {cut.cause}", cut.remedy)
+
+
+def vlan(rows: Sequence[Interface]) -> Iterator[Finding]:
+    """Check that no frames of other ports are flooded to ports of dfmeta; no line without ports."""
+    tag, mode, inner = TAP_VLAN
+    flooded = [row for row in rows if (row.tag, row.vlan_mode, row.cvlans) != TAP_VLAN]
+    for row in flooded:
         yield wrong(
-            f"another program's flow in table {table} takes packets of {where} to {ip}: "
-            f"cookie {flow.cookie:#x}, priority {flow.priority} (dfmeta's hooks: {hook}), "
-            f"actions={flow.actions}",
-            f"set [df_metadata] hook_priority above {flow.priority}; or, if no program needs the "
-            f"flow, {_removal(flow, flows, wanted)}",
+            f"{row.name} has tag={row.tag} vlan_mode={row.vlan_mode or '[]'} "
+            f"cvlans={list(row.cvlans)}: frames of other ports of {row.bridge} are flooded to it",
+            f"`ovs-vsctl set Port {row.name} tag={tag} vlan_mode={mode} cvlans={inner[0]}`",
         )
-    if not above:
-        yield ok(
-            f"no other program's flow in table {table} precedes dfmeta's hooks for "
-            f"TCP/{METADATA_PORT} and ARP of {wanted.ip}{_of_ip6(ip6)}"
-        )
-
-
-def _awaiting_activation(flows: Iterable[Foreign]) -> frozenset[int]:
-    """Return the ofports of ports whose guests are about to arrive by live migration.
-
-    OVN drops what such a port sends, but for its announcements (OVN 22.09 and later,
-    controller/physical.c, ``setup_activation_strategy``).
-    """
-    dropped, announced = set[int](), set[int]()
-    for flow in flows:
-        match flow.match.get("in_port"):
-            case int(ofport) if (flow.priority, flow.actions) == (_PAUSE, "drop"):
-                dropped |= {ofport} if len(flow.match) == 1 else set()
-            case int(ofport) if flow.priority == _ANNOUNCEMENT:
-                announced |= {ofport} if flow.match.get("eth_type") == _ETH_RARP else set()
-    return frozenset(dropped & announced)
-
-
-def _of_ip6(ip6: tuple[str, ...]) -> str:
-    return f", or for TCP/{METADATA_PORT} and neighbour discovery of {listed(ip6)}" if ip6 else ""
-
-
-def _removal(flow: Foreign, flows: Iterable[Foreign], wanted: HostSettings) -> str:
-    """Return the command that deletes *flow* alone: many flows may share a cookie, 0 above all."""
-    table = wanted.layout.classification_table
-    if sum(other.cookie == flow.cookie for other in flows) == 1:
-        where = f"cookie={flow.cookie:#x}/-1,table={table}"
-        return f'`ovs-ofctl del-flows {wanted.bridge} "{where}"`'
-    return (
-        f"`ovs-ofctl --strict del-flows {wanted.bridge} "
-        f'"table={table},priority={flow.priority},MATCH"`, with its match as MATCH '
-        f"(`ovs-ofctl dump-flows {wanted.bridge} table={table}` shows it): other flows have the "
-        "same cookie"
-    )
-
-
-def our_flows(
-    rows: Iterable[FlowEntry] | None, problem: str, *, bridge: str, alone: bool = True
-) -> Iterator[Finding]:
-    """Check that dfmeta's flows on one bridge are the desired ones.
-
-    :param rows: the flows, compared with the desired ones; None if they could not be read.
-    :param problem: why they could not be compared; empty if they were.
-    :param alone: whether no other bridge has flows of dfmeta.
-    """
-    if rows is None or problem:
-        which = "not compared" if alone else f"those of {bridge} are not compared"
-        yield unknown(f"{which}: {problem or 'the switch does not answer'}")
-        return
-    rows = tuple(rows)
-    lost = [row for row in rows if row.state in (FlowState.MISSING, FlowState.DIFFERS)]
-    strange = [row for row in rows if row.state is FlowState.UNKNOWN]
-    if lost:
-        yield wrong(
-            f"{len(lost)} of dfmeta's flows are missing or changed on {bridge}: "
-            f"{listed(_named(row) for row in lost)}",
-            "`journalctl -u dfmeta-agent`: while it is connected to the bridge, it installs them "
-            "again within seconds",
-        )
-    if strange:
-        # The remedy has no command to delete them: flows that serve guests may share the cookie.
-        yield wrong(
-            f"{len(strange)} stray flows with dfmeta's cookie are on {bridge}: "
-            f"{listed(_named(row) for row in strange)}",
-            "`journalctl -u dfmeta-agent`: while it is connected to the bridge, it deletes them "
-            "within 30 seconds",
-        )
-    if not (lost or strange):
-        cookie = f"{COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
-        where = "" if alone else f" on {bridge}"
-        yield ok(f"all {len(rows)} of dfmeta's flows exist{where}, no stray flow (cookie={cookie})")
-
-
-def _named(row: FlowEntry) -> str:
-    name = f"{row.purpose}{f' of port {row.ofport}' if row.ofport is not None else ''}"
-    # Over IPv4, the service has only one address.
-    return f"{name} to {row.service}" if row.family == IPV6.version and row.service else name
+    if rows and not flooded:
+        yield ok(f"no frames are flooded to {listed(row.name for row in rows)}")
 
 
 def set_secure(bridge: str) -> str:
@@ -297,13 +189,12 @@ def restore_wait(is_set: bool, path: PathFacts | None) -> Finding:
         return ok("ovs-vswitchd does not wait for a restoration of flows")
     if path is not None and path.answered:
         return warning(
-            f"other_config:{RESTORE_WAIT} is true: ovs-vswitchd forwards, and will forward nothing "
-            "after its next start",
+            f"other_config:{RESTORE_WAIT} is true: ovs-vswitchd will forward nothing after its "
+            "next start",
             CLEAR_RESTORE_WAIT,
         )
     return wrong(
-        f"{FORWARDS_NOTHING}: no guest of this host has a network. A restart of Open vSwitch sets "
-        "it until it has restored the flows; a script that has failed leaves it behind",
+        f"{FORWARDS_NOTHING}: no guest of this host has a network",
         f"{CLEAR_RESTORE_WAIT}, unless a restart of Open vSwitch is under way",
     )
 
@@ -323,19 +214,180 @@ def fail_mode(bridge: Bridge, trace: str, cause: str = "") -> Finding:
         why = "has no controller" if not bridge.controllers else "has fail_mode secure"
         return ok(f"{bridge.name} {why}: it keeps to its flows")
     away = listed(row.target for row in bridge.controllers if not row.connected)
+    lost = f"no controller of {bridge.name} answers ({away}), and fail_mode is not secure: "
     if _FAIL_OPEN.search(trace):
         return wrong(
-            f"no controller of {bridge.name} answers ({away}), and fail_mode is not secure: a flow "
-            "of Open vSwitch itself takes all packets before any other flow (fail open)",
-            f"{set_secure(bridge.name)}; or start the controller; or, if none is needed, "
-            f"`ovs-vsctl del-controller {bridge.name}`",
+            f"{lost}a flow of Open vSwitch itself takes all packets before any other (fail open)",
+            set_secure(bridge.name),
         )
     if cause:
         return unknown(f"not checked: {cause}")
     if all(not controller.connected for controller in bridge.controllers):
         return warning(
-            f"no controller of {bridge.name} answers ({away}), and fail_mode is not secure: Open "
-            "vSwitch is about to take all packets by a flow of its own (fail open)",
-            f"{set_secure(bridge.name)}; or `ovs-vsctl del-controller {bridge.name}`",
+            f"{lost}Open vSwitch is about to take all packets by a flow of its own (fail open)",
+            set_secure(bridge.name),
         )
     return ok(f"{bridge.name} has a connected controller: it keeps to its flows")
+
+
+# The second bridge of ``identity_scheme = meta_ip``, and Meta IPs
+
+
+def meta_bridge(
+    snapshot: Snapshot, wanted: HostSettings, meta: MetaSide, *, cause: str = ""
+) -> Finding:
+    """Check that the second bridge exists, answers and is configured as dfmeta does it.
+
+    :param cause: why its flows could not be read; empty if they were, or were not asked for.
+    """
+    name = meta.names.bridge
+    row, main = snapshot.bridge(name), snapshot.bridge(wanted.bridge)
+    if row is None:
+        return wrong(f"there is no bridge {name}", MAKES)
+    others = _others(snapshot, meta)
+    mode = row.fail_mode or "standalone"
+    # dfmeta-agent does not set it on a bridge of others, who may rely on it.
+    keeps = bool(others) and _MARK not in row.external_ids
+    if mode != SECURE and not keeps:
+        return wrong(f"{name} has fail_mode={mode}", set_secure(name))
+    kinds = [each.datapath_type or _SYSTEM for each in (row, main or row)]
+    if kinds[0] != kinds[1]:
+        by = (
+            f"set [df_metadata] meta_bridge to another name, or remove the ports of others: "
+            f"{listed(others)}"
+            if others
+            else f"`ovs-vsctl set Bridge {name} datapath_type={kinds[1]}`"
+        )
+        return wrong(
+            f"{name} has datapath_type={kinds[0]} and {wanted.bridge} has {kinds[1]}: no frame "
+            "passes a patch between two datapaths",
+            by,
+        )
+    if cause:
+        return wrong(f"{name}: {cause}", f"`ovs-vsctl add Bridge {name} protocols OpenFlow13`")
+    beside = f", and ports of others: {listed(others)}" if others else ""
+    return ok(f"OVSDB has the bridge {name}, with fail_mode={mode}{beside}")
+
+
+def _others(snapshot: Snapshot, meta: MetaSide) -> list[str]:
+    """Return the names of the ports of others on the second bridge."""
+    names = meta.names
+    dfmeta_ports = {names.bridge, names.tap, names.patch_meta}
+    present = (row.name for row in snapshot.interfaces if row.bridge == names.bridge)
+    return [name for name in present if name not in dfmeta_ports]
+
+
+def meta_patch(
+    snapshot: Snapshot,
+    wanted: HostSettings,
+    meta: MetaSide,
+    bits: Mapping[str, Mapping[int, PortBits]] | None = None,
+) -> Iterator[Finding]:
+    """Check that the two bridges are connected.
+
+    :param bits: bridge → number of a port → the switch's description of the port, as far as it is
+        known.
+    """
+    names, bits = meta.names, bits or {}
+    faults = [
+        fault
+        for end in _ends(wanted, meta)
+        if (fault := _end(snapshot, *end, bits.get(end[1], {}))) is not None
+    ]
+    yield from faults
+    if not faults:
+        yield ok(
+            f"{names.patch_int} and {names.patch_meta} connect {wanted.bridge} and {names.bridge}"
+        )
+
+
+def patch_ports(snapshot: Snapshot, wanted: HostSettings, meta: MetaSide) -> list[Interface]:
+    """Return the rows of both ends of the patch, as far as they exist."""
+    rows = (snapshot.interface(name, of) for name, of, _peer in _ends(wanted, meta))
+    return [row for row in rows if row is not None]
+
+
+def _ends(wanted: HostSettings, meta: MetaSide) -> tuple[tuple[str, str, str], ...]:
+    """Return name, bridge and peer of both ends of the patch."""
+    names = meta.names
+    return (
+        (names.patch_int, wanted.bridge, names.patch_meta),
+        (names.patch_meta, names.bridge, names.patch_int),
+    )
+
+
+def _end(
+    snapshot: Snapshot, name: str, of: str, peer: str, bits: Mapping[int, PortBits], /
+) -> Finding | None:
+    """Return the fault of one end of the patch; None: it has none."""
+    row = snapshot.interface(name, of)
+    if row is None:
+        return _absent(name, of, snapshot)
+    if row.type != "patch" or row.options.get("peer") != peer:
+        return wrong(
+            f"{name} is not a patch port with the peer {peer}: type={row.type or '[]'}, "
+            f"peer={row.options.get('peer', '[]')}",
+            f"`ovs-vsctl set Interface {name} type=patch options:peer={peer}`",
+        )
+    if row.ofport is None:
+        return _without_number(
+            row, f"`ovs-vsctl del-port {of} {name}`; dfmeta-agent makes it again"
+        )
+    port_bits = bits.get(row.ofport)
+    cut = cut_of(port_bits.of_switch() if port_bits is not None else None, name, bridge=of)
+    return _cut_off(name, cut) if cut is not None else None
+
+
+def meta_range(ports: Sequence[KnownPort], wanted: HostSettings) -> Finding:
+    """Check that each port has a Meta IP.
+
+    :param ports: the guests' ports, from the running daemon.
+    """
+    without = [
+        f"{port.name} (VID {port.vid})" if port.vid else port.name
+        for port in ports
+        if port.state is PortState.NO_META_IP
+    ]
+    network = wanted.keys.network(4)
+    size = len(wanted.keys.slots(4))
+    if without:
+        return wrong(
+            f"all {size} Meta IPs of {network} are taken, so {len(without)} ports have none and "
+            f"their guests are not served: {listed(without)}",
+            "set [METADATA] provider_cidr to a larger network, such as 240.0.0.0/16, and "
+            "`systemctl restart dfmeta-agent`",
+        )
+    used = sum(len(port.addresses) for port in ports)
+    return ok(
+        f"each port has its Meta IP: {len(ports)} ports, {used} addresses in use, {size} Meta IPs "
+        f"in {network}"
+    )
+
+
+def meta_ids(ports: Iterable[KnownPort], stored: Mapping[str, MetaIds]) -> Finding:
+    """Check that OVSDB has the Meta IP of each port, which the next daemon reads there.
+
+    :param ports: the guests' ports, from the running daemon.
+    :param stored: name of a port → its Meta addresses in OVSDB.
+    """
+    differing = [
+        f"{port.name} ({stored_id or 'none'}, in use: {used})"
+        for port in ports
+        if port.name in stored
+        for stored_id, used in _differences(stored[port.name], port)
+    ]
+    if differing:
+        return wrong(
+            f"OVSDB has other Meta IPs than dfmeta-agent uses for {listed(differing)}: after a "
+            "restart, these guests would get others",
+            "find the program that changes external_ids:dfmeta-meta-ip, dfmeta-meta-mac or "
+            "dfmeta-meta-ip6: `ovsdb-client monitor Interface external_ids`",
+        )
+    return ok("OVSDB has the Meta IPs that dfmeta-agent uses")
+
+
+def _differences(stored: MetaIds, port: KnownPort) -> Iterator[tuple[str, str]]:
+    """Return those Meta addresses of OVSDB, each with the one in use, that differ from it."""
+    for stored_id, used in zip(stored, MetaIds(port.key, port.label, port.key6), strict=True):
+        if used and stored_id != used:
+            yield stored_id, used

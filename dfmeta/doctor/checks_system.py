@@ -8,12 +8,11 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from dfmeta.doctor.facts import HostSettings
-from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
+from dfmeta.doctor.finding import NEARLY_FULL, Finding, listed, ok, unknown, wrong
 from dfmeta.host.host_facts import LimitFacts
 from dfmeta.host.system import ConntrackFacts, NetworkdFacts
 
 ONE_GUESTS_SHARE: Final = 0.5
-NEARLY_FULL: Final = 0.9
 SKEW_MAX: Final = 60.0
 """Seconds that the clocks of two hosts may differ: the validity of certificates and tokens starts a
 little before they are issued, but not more than that."""
@@ -28,8 +27,7 @@ def somaxconn(limits: LimitFacts, *, backlog: int) -> Finding:
     """
     if limits.somaxconn < backlog:
         return wrong(
-            f"net.core.somaxconn is {limits.somaxconn}: if more guests than that connect at the "
-            "same time, the others wait for a second or more",
+            f"net.core.somaxconn is {limits.somaxconn}, and the listener needs {backlog}",
             f"`sysctl -w net.core.somaxconn={backlog}`, in /etc/sysctl.d too, and restart "
             "dfmeta-agent",
         )
@@ -40,8 +38,7 @@ def syncookies(limits: LimitFacts) -> Finding:
     """Check that guests are answered while the listener's queue is full."""
     if not limits.syncookies:
         return wrong(
-            "net.ipv4.tcp_syncookies is 0: while the queue is full of half-open connections, "
-            "guests are not answered",
+            "net.ipv4.tcp_syncookies is 0: while the queue is full, guests are not answered",
             "`sysctl -w net.ipv4.tcp_syncookies=1`, in /etc/sysctl.d too",
         )
     return ok(f"net.ipv4.tcp_syncookies is {limits.syncookies}")
@@ -56,7 +53,12 @@ def conntrack(facts: ConntrackFacts, *, rate: int) -> Finding:
     :param rate: connections per second that a guest may open on average.
     """
     count, room, needed = facts.count, facts.room, int(rate * facts.kept / ONE_GUESTS_SHARE)
-    past = _full_before(facts)
+    past = ""
+    if facts.dropped or facts.evicted:
+        past = (
+            f"; the table was full before: {facts.dropped} packets of new connections were "
+            f"dropped, and {facts.evicted} unanswered connections were evicted"
+        )
     if room is None or not (count or past):
         return ok("the host does not track connections")
     if not room:
@@ -67,34 +69,16 @@ def conntrack(facts: ConntrackFacts, *, rate: int) -> Finding:
     more = f"`sysctl -w net.netfilter.nf_conntrack_max={max(needed, 2 * room)}`"
     if count >= NEARLY_FULL * room:
         return wrong(
-            f"{taken}: when the table is full, new connections are dropped, also those of "
-            f"guests{past}",
+            f"{taken}: when the table is full, new connections are dropped{past}",
             f"{more}, in /etc/sysctl.d too",
         )
     if room >= needed:
         return ok(taken + past)
     if past:
-        return wrong(
-            f"{taken}{past}",
-            f"{more}, in /etc/sysctl.d too",
-        )
+        return wrong(taken + past, f"{more}, in /etc/sysctl.d too")
     if facts.guests == 0:
         return ok(taken)
-    return ok(
-        f"{taken}; a guest's tracked connection keeps its entry until {facts.kept} s after its "
-        f"end, and a guest that opens {rate} connections a second can fill the table: {more} "
-        "makes it large enough"
-    )
-
-
-def _full_before(facts: ConntrackFacts) -> str:
-    """Return how often the table was full, as the end of a sentence; empty: never."""
-    if not (facts.dropped or facts.evicted):
-        return ""
-    return (
-        f"; the table was full before: {facts.dropped} packets of new connections were dropped, "
-        f"and {facts.evicted} unanswered connections were evicted"
-    )
+    return ok(f"{taken}; one guest can fill the table: {more} makes it large enough")
 
 
 def neighbours(limits: LimitFacts) -> Finding:
@@ -107,8 +91,7 @@ def neighbours(limits: LimitFacts) -> Finding:
     count, room = limits.neighbours, limits.neighbours_max
     if count >= NEARLY_FULL * room:
         return wrong(
-            f"{count} of {room} entries of the neighbour table are taken: when it is full, the "
-            "host's own packets to new neighbours are dropped",
+            f"{count} of {room} entries of the neighbour table are taken",
             f"`sysctl -w net.ipv4.neigh.default.gc_thresh3={2 * room}`, in /etc/sysctl.d too",
         )
     return ok(f"{count} of {room} entries of the neighbour table are taken")
@@ -121,8 +104,8 @@ def local_ports(limits: LimitFacts, *, needed: int) -> Finding:
     """
     if limits.local_ports < needed:
         return wrong(
-            f"net.ipv4.ip_local_port_range allows {limits.local_ports} ports, and up to {needed} "
-            "connections of guests may wait for the backend at the same time",
+            f"net.ipv4.ip_local_port_range allows {limits.local_ports} ports, and guests may have "
+            f"{needed} connections",
             '`sysctl -w net.ipv4.ip_local_port_range="32768 60999"`, in /etc/sysctl.d too',
         )
     return ok(f"connections to the backend can use {limits.local_ports} ports")
@@ -155,7 +138,7 @@ def clock(
     for host, seconds in away:
         yield wrong(
             f"this host's clock and that of {host} are {abs(seconds):.0f} s apart (this host's is "
-            f"{'behind' if seconds > 0 else 'ahead'}): certificates and tokens are refused",
+            f"{'behind' if seconds > 0 else 'ahead'})",
             "correct the clock that is wrong: `timedatectl set-ntp true`",
         )
     if away:
@@ -172,22 +155,21 @@ def clock(
         yield wrong(
             f"the clock is not synchronised (adjtimex: STA_UNSYNC), and {listed(needs)} depends "
             "on it",
-            "`timedatectl set-ntp true`, or start chrony",
+            "`timedatectl set-ntp true`",
         )
     else:
         yield ok("the clock is not synchronised (adjtimex), and nothing here depends on it")
 
 
-def networkd(facts: NetworkdFacts, wanted: HostSettings) -> Finding:
+def networkd(facts: NetworkdFacts) -> Finding:
     """Check that systemd-networkd does not remove dfmeta's rules and route."""
     if not facts.running:
         return ok("systemd-networkd does not run")
     if facts.managed:
         lines = "".join(f"\\n{setting}=no" for setting in facts.managed)
         return wrong(
-            "systemd-networkd removes rules and routes of other programs "
-            f"({', '.join(facts.managed)}): at each of its restarts the answers from {wanted.tap} "
-            "are lost until dfmeta-agent notices",
+            "systemd-networkd removes rules and routes of other programs at its restart "
+            f"({', '.join(facts.managed)})",
             f"`mkdir -p {DROP_IN.rpartition('/')[0]} && printf '[Network]{lines}\\n' > {DROP_IN}`, "
             "and `systemctl restart systemd-networkd`",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from dfmeta.doctor.facts import KnownPort
@@ -63,8 +63,7 @@ def _faults(ports: Sequence[KnownPort]) -> Iterator[Finding]:
         yield wrong(
             "entries of subports are left out: "
             f"{listed(f'{port.name} ({fault})' for port, fault in faulty)}",
-            f"`dfmeta subport add {name} --vid <VID> --instance <instance's UUID>` writes an entry "
-            f"anew, `dfmeta subport delete {name} --vid <VID>` removes it",
+            f"`dfmeta subport add {name} --vid <VID> --instance <instance's UUID>`",
         )
 
 
@@ -103,8 +102,7 @@ def _loose(subports: Sequence[KnownPort]) -> Iterator[Finding]:
         yield wrong(
             "subports without a VLAN id or a parent: "
             f"{listed(f'{port.name} (iface-id {port.iface_id})' for port in loose)}",
-            "restart Neutron's agent, or remove what an earlier trunk has left: `ovs-vsctl "
-            f"del-port {loose[0].name}`",
+            f"restart Neutron's agent, or remove a rest: `ovs-vsctl del-port {loose[0].name}`",
         )
 
 
@@ -126,8 +124,7 @@ def _peerless(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> 
         texts = (f"{row.name} (peer {row.options.get('peer') or 'not set'})" for row in lost)
         yield wrong(
             f"patches of trunk parents lead nowhere: {listed(texts)}",
-            "restart Neutron's agent, or remove what an earlier trunk has left: `ovs-vsctl "
-            f"del-port {lost[0].name}`",
+            f"restart Neutron's agent, or remove a rest: `ovs-vsctl del-port {lost[0].name}`",
         )
 
 
@@ -141,8 +138,7 @@ def _joined(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> It
     if joined:
         yield warning(
             f"trunk parents without a local VLAN: {listed(row.name for row in joined)}: where "
-            f"{bridge} forwards with the action NORMAL, tagged frames of their trunks reach other "
-            "ports, such as other trunks with the same VLAN ids",
+            f"{bridge} forwards with the action NORMAL, their tagged frames reach other ports",
             f"restart Neutron's agent, or `ovs-vsctl set Port {joined[0].name} tag=<local VLAN>`",
         )
 
@@ -165,9 +161,9 @@ def _too_large(snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
         )
         yield warning(
             f"the MTU of subports is larger than that of their parent: {listed(texts)}: larger "
-            "frames of their containers are lost",
+            "frames are lost",
             f"write the entry again, with its other options: `dfmeta subport add {port.parent} "
-            f"--vid {port.segmentation_id} --mtu {mtu}`; or give the parent a larger MTU",
+            f"--vid {port.segmentation_id} --mtu {mtu}`",
         )
 
 
@@ -193,8 +189,22 @@ def leads_to_trunk(port: KnownPort, snapshot: Snapshot | None, bridge: str) -> b
     return interface is not None and interface.type == _PATCH
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachmentOptions:
+    """Group [attachments] of the configuration."""
+
+    host: str = ""
+    """Name of this host in the attachments' table."""
+    most: int = 0
+    """Attachments that a VM can have, by its quota and its VLAN ids."""
+    networks: Mapping[str, int] = field(default_factory=dict)
+    """Name → MTU in bytes."""
+    local: bool = True
+    """Whether dfmeta makes the ports itself, by OVSDB."""
+
+
 @dataclass(frozen=True, slots=True)
-class Row:
+class AttachmentRow:
     """An attachment of a VM of this host."""
 
     id: str
@@ -213,27 +223,21 @@ class Row:
 class AttachmentFacts:
     """The daemon's attachments, and its configuration."""
 
-    rows: Sequence[Row] = ()
+    rows: Sequence[AttachmentRow] = ()
     """As they are after OVSDB was read."""
-    before: Sequence[Row] | None = None
+    before: Sequence[AttachmentRow] | None = None
     """As they were before it was read; None: the same. Attachments come and go meanwhile."""
     cause: str = ""
     """Why there are no rows; empty: there are."""
-    most: int = 0
-    """Attachments that a VM can have, by its quota and its VLAN ids."""
-    networks: Mapping[str, int] | None = None
-    """Name → MTU in bytes."""
-    local: bool = True
-    """Whether dfmeta makes the ports itself, by OVSDB."""
+    options: AttachmentOptions = field(default_factory=AttachmentOptions)
 
 
-def attachment_row(row: Mapping[str, Any]) -> Row:
+def attached(row: Mapping[str, Any]) -> AttachmentRow:
     """Return an attachment from its row of ``GET /attachments``.
 
     :raises KeyError, TypeError: for a row of another form.
     """
-    names = ("id", "port", "container", "vid", "network", "state", "boot_id", "changed")
-    return Row(**{name: row[name] for name in names})
+    return AttachmentRow(**{each.name: row[each.name] for each in fields(AttachmentRow)})
 
 
 def attachments(
@@ -249,7 +253,7 @@ def attachments(
         yield wrong(f"the attachments cannot be read: {facts.cause}", _LOG)
         return
     findings = [*_waiting(facts, now), *_full(facts), *_homeless(facts), *_dead(facts)]
-    if facts.local:
+    if facts.options.local:
         findings += [*_planes(facts, snapshot), *_large(facts, snapshot, bridge)]
     else:
         findings += _entries(facts, snapshot, bridge)
@@ -289,26 +293,23 @@ def _full(facts: AttachmentFacts) -> Iterator[Finding]:
     counts: dict[str, int] = {}
     for row in facts.rows:
         counts[row.port] = counts.get(row.port, 0) + 1
-    full = {port: count for port, count in counts.items() if count >= NEARLY * facts.most}
+    full = {port: count for port, count in counts.items() if count >= NEARLY * facts.options.most}
     if full:
-        texts = (f"{port} has {count} of {facts.most}" for port, count in full.items())
+        texts = (f"{port} has {count} of {facts.options.most}" for port, count in full.items())
         yield warning(
             f"VMs can soon get no more attachments: {listed(texts)}",
-            "raise quota or widen vid_range in [attachments], or delete unused ones: `dfmeta "
-            "attachment delete <id>`",
+            "raise quota or widen vid_range in [attachments], or `dfmeta attachment delete <id>`",
         )
 
 
 def _homeless(facts: AttachmentFacts) -> Iterator[Finding]:
-    networks = facts.networks or {}
-    gone = [row for row in facts.rows if row.network not in networks]
+    gone = [row for row in facts.rows if row.network not in facts.options.networks]
     if gone:
         texts = (f"{_name(row)} on {row.network}" for row in gone)
         yield warning(
-            f"attachments are on networks that are not configured: {listed(texts)}; they are not "
-            "made again after a fault",
+            f"attachments are on networks that are not configured: {listed(texts)}",
             f"configure [attachment_network:{gone[0].network}] again, or `dfmeta attachment delete "
-            "<id>`",
+            f"{gone[0].id}`",
         )
 
 
@@ -329,7 +330,7 @@ def _dead(facts: AttachmentFacts) -> Iterator[Finding]:
         yield warning(
             "attachments are from before the last boot of their VM: "
             f"{listed(_name(row) for row in old)}",
-            f"they leave at the VM's next attachment; or `dfmeta attachment delete {old[0].id}`",
+            f"`dfmeta attachment delete {old[0].id}`",
         )
 
 
@@ -342,8 +343,7 @@ def _planes(facts: AttachmentFacts, snapshot: Snapshot) -> Iterator[Finding]:
     bare = [row for row in _steady(facts) if not _is_pair(ends.get(row.id, ()))]
     if bare:
         yield wrong(
-            f"attachments without their patch ports: {listed(map(_name, bare))}: frames of these "
-            "containers do not pass",
+            f"attachments without their patch ports: {listed(map(_name, bare))}",
             "`dfmeta attachment gc` makes them again",
         )
     stray = ends.keys() - _known(facts)
@@ -363,15 +363,14 @@ def _entries(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterato
     bare = [row for row in lost if (row.port, row.vid) not in listed_vids]
     if bare:
         yield wrong(
-            f"attachments without an entry in the list of subports: {listed(map(_name, bare))}: "
-            "these containers get no metadata",
+            f"attachments without an entry in the list of subports: {listed(map(_name, bare))}",
             "`dfmeta attachment gc` writes them again",
         )
     others = [row for row in lost if (row.port, row.vid) in listed_vids]
     if others:
         yield warning(
             f"entries of other programs have the VLAN ids of attachments: "
-            f"{listed(map(_name, others))}: these containers get the instance of that entry",
+            f"{listed(map(_name, others))}",
             f"`dfmeta subport delete {others[0].port} --vid {others[0].vid}`, then `dfmeta "
             "attachment gc`",
         )
@@ -390,7 +389,7 @@ def _tagged(interfaces: Iterable[Interface]) -> dict[str, Port]:
     return {port.attached: port for port in ports if port.vid and port.attached}
 
 
-def _steady(facts: AttachmentFacts) -> list[Row]:
+def _steady(facts: AttachmentFacts) -> list[AttachmentRow]:
     """Return the attachments that were active before and after OVSDB was read."""
     before = facts.rows if facts.before is None else facts.before
     stood = {row.id for row in before if row.state == ACTIVE}
@@ -412,7 +411,7 @@ def _large(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[
 
     Also those without an attachment: dfmeta-cni refuses them.
     """
-    networks = facts.networks or {}
+    networks = facts.options.networks
     key, value = _TRUNK
     trunks = {row.name for row in snapshot.bridges if row.external_ids.get(key) == value}
     outer = {row.name for row in snapshot.interfaces if row.bridge in trunks}
@@ -433,14 +432,12 @@ def _large(facts: AttachmentFacts, snapshot: Snapshot, bridge: str) -> Iterator[
             for (network, port), limit in large.items()
         )
         yield warning(
-            f"the MTU of networks is larger than that of a VM's interface: {listed(texts)}: "
-            "dfmeta-cni attaches no container, and other clients lose larger frames",
-            f"set mtu in [attachment_network:{next(iter(large))[0]}] to {min(large.values())} or "
-            "less",
+            f"the MTU of networks is larger than that of a VM's interface: {listed(texts)}",
+            f"set mtu in [attachment_network:{next(iter(large))[0]}] to {min(large.values())}",
         )
 
 
-def _name(row: Row) -> str:
+def _name(row: AttachmentRow) -> str:
     return f"{row.container} of {_place(row.port, row.vid)}"
 
 

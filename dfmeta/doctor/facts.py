@@ -150,7 +150,7 @@ class KnownPort:
     does not have addresses."""
     cut: Cut | None = None
     """Why the switch cuts it off; None: it does not, or the switch was not queried."""
-    asked: bool = False
+    requested: bool = False
     """Whether its guest has asked for metadata since the daemon's start."""
     failure: GuestFailure | None = None
     """How its guest's requests fail now; None: they do not fail."""
@@ -196,7 +196,7 @@ class KnownPort:
 class PathFacts:
     """Result of the daemon's probe: a SYN that it sends through the switch to tap-metadata."""
 
-    asked: bool = True
+    sent: bool = True
     """Whether the daemon sent a SYN; if not, ``cause`` says why."""
     answered: bool = False
     cause: str = ""
@@ -209,10 +209,10 @@ class PathFacts:
     def because(self, cause: str) -> PathFacts:
         """Return the result of a probe that shows nothing about the host, with the cause."""
         six = None if self.ip6 is None else self.ip6.because(cause)
-        return replace(self, asked=False, cause=cause, ip6=six)
+        return replace(self, sent=False, cause=cause, ip6=six)
 
     def over(self, version: int) -> PathFacts:
         """Return the result for one version of IP."""
         if version == 4:
             return self
-        return self.ip6 or PathFacts(asked=False, cause="guests are served over IPv4 only")
+        return self.ip6 or PathFacts(sent=False, cause="guests are served over IPv4 only")

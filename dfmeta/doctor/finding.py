@@ -95,6 +95,8 @@ def first_fault(findings: Iterable[Finding]) -> Finding | None:
     return next((each for each in findings if each.status is CheckStatus.WRONG), None)
 
 
+NEARLY_FULL: Final = 0.9
+"""Part of a limit from which on a line names it."""
 SHOWN: Final = 8
 """Maximum number of names in a line; the others are counted, since a host may have 1,000 ports."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dfmeta.apps.switch_facts import BridgeFlows, read_flows
 from dfmeta.doctor.agent import Agent, own
@@ -15,25 +15,15 @@ from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.find_port import ovsdb_ports
 from dfmeta.errors import NotRunningError, SwitchError
 from dfmeta.flows import meta_bridge
-from dfmeta.flows.family import family_of, solicited_node
 from dfmeta.flows.flow import (
-    ARP_REQUEST,
-    ETH_ARP,
-    ETH_IPV6,
-    ND_SOLICITATION,
-    PROTO_ICMPV6,
-    PROTO_TCP,
-    TAGGED,
-    UNTAGGED,
     Flow,
     Seen,
     Value,
 )
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.flows.pipeline import METADATA_PORT, Layout, Purpose, cookie_of, table_of
+from dfmeta.flows.pipeline import Layout, Purpose, cookie_of, table_of
 from dfmeta.flows.reading import (
-    NONE,
     read_address,
     read_next_hop,
     read_service,
@@ -66,20 +56,20 @@ class FlowState(enum.StrEnum):
     """The desired flows are not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowEntry:
     """A flow with its purpose, its guest and its state."""
 
     state: FlowState
     table: str
     """The table's name, or its number if it is not a table of dfmeta."""
-    purpose: str
-    ofport: int | None
+    purpose: str = "?"
+    ofport: int | None = None
     """Port number on the integration bridge; in a flow of the second bridge without a key, its
     ``in_port`` there."""
-    key: str
+    key: str = ""
     """The key that the flow translates to or from; empty if the flow is not for one address."""
-    address: str
+    address: str = ""
     """The guest's own address, if the flow has one."""
     priority: int
     cookie: int
@@ -99,20 +89,18 @@ class FlowEntry:
 _ByKey = Mapping[tuple[Purpose, tuple[tuple[str, Value], ...]], Flow]
 
 
-def wanted_flows(ports: Iterable[KnownPort], tap: Tap) -> tuple[Flow, ...]:
-    """Return all desired flows of guests that do not flood."""
-    flows = list(fixed_flows(tap))
-    for guest in _guests(ports):
-        flows.extend(guest_flows(guest, tap))
-    return tuple(flows)
+def wanted_flows(ports: Iterable[KnownPort], tap: Tap | MetaTap) -> tuple[Flow, ...]:
+    """Return all desired flows of one bridge, of guests that do not flood.
 
-
-def wanted_meta_flows(ports: Iterable[KnownPort], tap: MetaTap) -> tuple[Flow, ...]:
-    """Return all desired flows of the second bridge."""
-    flows = list(meta_bridge.fixed_flows(tap))
-    for guest in _guests(ports):
-        flows.extend(meta_bridge.guest_flows(guest, tap))
-    return tuple(flows)
+    :param tap: the port of the integration bridge that leads to the proxy, or those of the second
+        bridge.
+    """
+    guests = list(_guests(ports))
+    if isinstance(tap, MetaTap):
+        groups = [meta_bridge.guest_flows(guest, tap) for guest in guests]
+        return (*meta_bridge.fixed_flows(tap), *chain.from_iterable(groups))
+    groups = [guest_flows(guest, tap) for guest in guests]
+    return (*fixed_flows(tap), *chain.from_iterable(groups))
 
 
 def _guests(ports: Iterable[KnownPort]) -> Iterator[ServedEndpoint]:
@@ -157,8 +145,17 @@ def entries(
     rows = [_entry(entry, _judge(entry.flow, by_key), layout, keys) for entry in seen]
     present = {entry.flow.match_key for entry in seen if entry.flow is not None}
     missing = [flow for key, flow in (by_key or {}).items() if key not in present]
-    rows += [_entry(_as_seen(flow, layout), FlowState.MISSING, layout, keys) for flow in missing]
-    return tuple(replace(row, bridge=bridge) for row in sorted(rows, key=_order(layout)))
+    for flow in missing:
+        of = flow.purpose
+        unseen = Seen(flow, layout.table(of), layout.priority(of), cookie_of(of))
+        rows.append(_entry(unseen, FlowState.MISSING, layout, keys))
+    numbers = {table_of(stage).name: layout.number(stage) for stage in layout.pipeline.tables}
+
+    def place(row: FlowEntry) -> tuple[Any, ...]:
+        address = (row.family or 0, row.key, row.purpose, row.service or row.next_hop)
+        return numbers.get(row.table, 255), -row.priority, row.ofport or 0, *address
+
+    return tuple(replace(row, bridge=bridge) for row in sorted(rows, key=place))
 
 
 def faulty(rows: Iterable[FlowEntry]) -> tuple[FlowEntry, ...]:
@@ -194,151 +191,31 @@ def _judge(flow: Flow | None, by_key: _ByKey | None) -> FlowState:
 
 
 def _entry(seen: Seen, state: FlowState, layout: Layout, keys: Keys) -> FlowEntry:
-    stage = layout.stage(seen.table)
-    read = read_address(seen.flow, keys) if seen.flow is not None else NONE
+    stage, flow = layout.stage(seen.table), seen.flow
+    entry = FlowEntry(
+        state=state,
+        table=table_of(stage).name if stage is not None else str(seen.table),
+        priority=seen.priority,
+        cookie=seen.cookie,
+        packets=seen.packets,
+        bytes=seen.bytes,
+    )
+    if flow is None:
+        return entry
+    read, hop = read_address(flow, keys), read_next_hop(flow)
     # A flow that belongs to no endpoint is listed under its in_port.
-    at = seen.flow.field("in_port") if seen.flow is not None else None
-    ofport = read.endpoint.ofport if read.endpoint is not None else at
-    return FlowEntry(
-        state,
-        table_of(stage).name if stage is not None else str(seen.table),
-        purpose_name(seen.flow.purpose) if seen.flow is not None else "?",
-        ofport if isinstance(ofport, int) else None,
-        read.key,
-        str(read.ip) if read.ip is not None else "",
-        seen.priority,
-        seen.cookie,
-        seen.packets,
-        seen.bytes,
-        read.endpoint.vid if read.endpoint is not None else 0,
-        version_of(seen.flow) if seen.flow is not None else None,
-        read_service(seen.flow) if seen.flow is not None else "",
-        next_hop=_next_hop(seen.flow),
+    ofport = read.endpoint.ofport if read.endpoint is not None else flow.field("in_port")
+    return replace(
+        entry,
+        purpose=purpose_name(flow.purpose),
+        ofport=ofport if isinstance(ofport, int) else None,
+        key=read.key,
+        address=str(read.ip or ""),
+        vid=read.endpoint.vid if read.endpoint is not None else 0,
+        family=version_of(flow),
+        service=read_service(flow),
+        next_hop=hop.ip if hop is not None else "",
     )
-
-
-def _next_hop(flow: Flow | None) -> str:
-    hop = read_next_hop(flow) if flow is not None else None
-    return hop.ip if hop is not None else ""
-
-
-def _as_seen(flow: Flow, layout: Layout) -> Seen:
-    return Seen(
-        flow,
-        layout.table(flow.purpose),
-        layout.priority(flow.purpose),
-        cookie_of(flow.purpose),
-    )
-
-
-def _order(layout: Layout) -> Callable[[FlowEntry], tuple[int, int, int, int, str, str, str]]:
-    names = {table_of(stage).name: layout.number(stage) for stage in layout.pipeline.tables}
-
-    def key(entry: FlowEntry) -> tuple[int, int, int, int, str, str, str]:
-        table, family = names.get(entry.table, 255), entry.family or 0
-        place = (entry.key, entry.purpose, entry.service or entry.next_hop)
-        return table, -entry.priority, entry.ofport or 0, family, *place
-
-    return key
-
-
-_ZERO = ("reg", "xreg", "xxreg", "metadata", "tun", "ct_", "conj_id")
-"""Prefixes of the fields that are zero in a packet that has just entered at a guest's port."""
-_OTHER_PROTOCOLS = ("icmp", "nd_", "ipv6_nd_", "udp", "sctp", "pbb", "mpls")
-"""Prefixes of the fields that none of these packets has; it has those that it needs by name."""
-_OTHER_VERSIONS = {4: ("ipv6",), 6: ("ipv4", "arp")}
-_ARP: Mapping[str, int | str] = {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST}
-_SOLICITATION: Mapping[str, int | str] = {
-    "eth_type": ETH_IPV6,
-    "ip_proto": PROTO_ICMPV6,
-    "icmpv6_type": ND_SOLICITATION,
-    "icmpv6_code": 0,
-}
-
-
-def takes(match: Mapping[str, Value], endpoints: Collection[Endpoint], *, ip: str) -> bool:
-    """Return whether *match* takes a guest's TCP to port 80 of *ip*, or its request for the MAC.
-
-    :param endpoints: endpoints of guests.
-    :param ip: address of the service; its version decides whether the MAC is requested with ARP or
-        with neighbour discovery.
-    """
-    ofports: dict[int, set[int]] = {}
-    for endpoint in endpoints:
-        ofports.setdefault(endpoint.vid, set()).add(endpoint.ofport)
-    return any(_takes_of(match, vid, numbers, ip) for vid, numbers in ofports.items())
-
-
-def _takes_of(match: Mapping[str, Value], vid: int, ofports: Collection[int], ip: str) -> bool:
-    """Return :func:`takes` for the endpoints with the VLAN id *vid*."""
-    version = ip_address(ip).version
-    family = family_of(version)
-    tci = TAGGED | vid if vid else UNTAGGED
-    tag: Mapping[str, int | str] = {"vlan_vid": tci, "vlan_tci": tci}
-    http = {
-        **tag,
-        "eth_type": family.eth_type,
-        "ip_proto": PROTO_TCP,
-        family.destination: ip,
-        "tcp_dst": METADATA_PORT,
-    }
-    others = (*_OTHER_PROTOCOLS, *_OTHER_VERSIONS[version])
-    requests = [{**tag, **request, family.target: ip} for request in _requests(ip)]
-    return any(_fits(match, packet, ofports, others) for packet in (http, *requests))
-
-
-def _requests(ip: str) -> Iterator[Mapping[str, int | str]]:
-    address = ip_address(ip)
-    if address.version == 4:
-        yield _ARP
-    else:
-        # A solicitation is sent to the target itself or to its group (RFC 4861, 4.3).
-        yield from (
-            {**_SOLICITATION, "ipv6_dst": str(target)}
-            for target in (address, solicited_node(address))
-        )
-
-
-def _fits(
-    match: Mapping[str, Value],
-    packet: Mapping[str, int | str],
-    ofports: Collection[int],
-    others: tuple[str, ...],
-) -> bool:
-    return all(_fits_field(*field, packet, ofports, others) for field in match.items())
-
-
-def _fits_field(
-    field: str,
-    value: Value,
-    packet: Mapping[str, int | str],
-    ofports: Collection[int],
-    others: tuple[str, ...],
-) -> bool:
-    """Return whether the packet may have that value.
-
-    :param others: prefixes of the fields that the packet does not have, except those in *packet*.
-    """
-    name = field.removesuffix("_nxm")
-    if name == "in_port":
-        return _number(value[0] if isinstance(value, tuple) else value) in ofports
-    if name in packet:
-        return _matches(value, packet[name])
-    if name.startswith(_ZERO):
-        return _matches(value, 0)
-    return not name.startswith(others)
-
-
-def _matches(value: Value, actual: int | str) -> bool:
-    wanted, mask = value if isinstance(value, tuple) else (value, None)
-    if mask is None:
-        return _number(wanted) == _number(actual)
-    bits = _number(mask)
-    return _number(wanted) & bits == _number(actual) & bits
-
-
-def _number(value: int | str) -> int:
-    return value if isinstance(value, int) else int(ip_address(value))
 
 
 def tap_of(wanted: HostSettings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> Tap | None:
@@ -395,7 +272,7 @@ def meta_tap_of(
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class FlowComparison:
     """The flows of all bridges, compared with the daemon's desired flows."""
 
     ports: tuple[KnownPort, ...]
@@ -410,7 +287,7 @@ class Compared:
         return tuple(row for row in self.rows if row.bridge == bridge)
 
 
-def compare(agent: Agent, wanted: HostSettings, snapshot: Snapshot) -> Compared:
+def compare(agent: Agent, wanted: HostSettings, snapshot: Snapshot) -> FlowComparison:
     """Read the switch and compare its flows with the daemon's desired flows.
 
     :raises SwitchError: when the integration bridge does not answer.
@@ -432,7 +309,7 @@ def compare(agent: Agent, wanted: HostSettings, snapshot: Snapshot) -> Compared:
                 bridge=bridge,
             )
         )
-        compared = Compared(ports, rows, problems, unread)
+        compared = FlowComparison(ports, rows, problems, unread)
         if problems or unread or not faulty(rows):
             break
         clock.sleep(SETTLE_PAUSE)
@@ -440,7 +317,7 @@ def compare(agent: Agent, wanted: HostSettings, snapshot: Snapshot) -> Compared:
 
 
 def _read(wanted: HostSettings) -> tuple[dict[str, BridgeFlows], dict[str, SwitchError]]:
-    """Read the flows of each bridge; see :class:`Compared`."""
+    """Read the flows of each bridge; see :class:`FlowComparison`."""
     readings: dict[str, BridgeFlows] = {}
     unread: dict[str, SwitchError] = {}
     for bridge, (path, layout) in wanted.sides.items():
@@ -463,21 +340,22 @@ def _desired(
         problem = f"dfmeta-agent does not answer at {wanted.admin}: {error.fields['cause']}"
         ports = ovsdb_ports(snapshot, wanted.bridge)
         return ports, {}, dict.fromkeys(wanted.sides, problem)
-    desired: dict[str, tuple[Flow, ...]] = {}
-    problems = {}
-    tap = tap_of(wanted, snapshot, ip6=ip6)
-    beyond = meta_tap_of(wanted, snapshot, ip6=ip6)
-    if tap is not None:
-        desired[wanted.bridge] = wanted_flows(ports, tap)
-    else:
-        names = wanted.meta.names if wanted.meta is not None else None
-        name = names.patch_int if names is not None else wanted.tap
-        problems[wanted.bridge] = f"{name} is not on {wanted.bridge}, or its port is not known"
-    if beyond is not None:
-        desired[wanted.home] = wanted_meta_flows(ports, beyond)
-    elif wanted.meta is not None:
+    taps: dict[str, tuple[Tap | MetaTap | None, str]] = {
+        wanted.bridge: (tap_of(wanted, snapshot, ip6=ip6), wanted.tap)
+    }
+    if wanted.meta is not None:
         names = wanted.meta.names
-        problems[names.bridge] = (
-            f"{names.tap} or {names.patch_meta} is not on {names.bridge}, or its port is not known"
-        )
+        taps = {
+            wanted.bridge: (tap_of(wanted, snapshot, ip6=ip6), names.patch_int),
+            wanted.home: (
+                meta_tap_of(wanted, snapshot, ip6=ip6),
+                f"{names.tap} or {names.patch_meta}",
+            ),
+        }
+    desired = {of: wanted_flows(ports, tap) for of, (tap, _) in taps.items() if tap is not None}
+    problems = {
+        of: f"{names} is not on {of}, or its port is not known"
+        for of, (tap, names) in taps.items()
+        if tap is None
+    }
     return ports, desired, problems

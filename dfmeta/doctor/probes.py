@@ -21,22 +21,24 @@ from dfmeta.apps.switch_facts import (
     read_flows,
 )
 from dfmeta.apps.switch_ports import Cut, PortBits, cut_of
-from dfmeta.doctor import checks_meta, checks_switch
+from dfmeta.doctor import checks_switch
 from dfmeta.doctor.agent import Agent, DaemonFacts
 from dfmeta.doctor.checks_daemon import (
     DiskFacts,
+    EngineFacts,
     FolderFacts,
     OptionFacts,
     Owners,
+    ProgramFacts,
     SecretFile,
+    engine_facts,
 )
-from dfmeta.doctor.checks_haproxy import EngineFacts, ProgramFacts, engine_facts
 from dfmeta.doctor.checks_host import Chain, read_chains
-from dfmeta.doctor.checks_trunks import AttachmentFacts, attachment_row
+from dfmeta.doctor.checks_trunks import AttachmentFacts, AttachmentOptions, attached
 from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide, PathFacts
 from dfmeta.doctor.find_port import ovsdb_ports, with_cuts
 from dfmeta.doctor.finding import CheckStatus, Finding, unknown
-from dfmeta.doctor.flow_diff import SETTLE_PAUSE, SETTLE_TRIES, Compared, compare
+from dfmeta.doctor.flow_diff import SETTLE_PAUSE, SETTLE_TRIES, FlowComparison, compare
 from dfmeta.doctor.services import ServiceOptions, Services
 from dfmeta.errors import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.family import Family
@@ -59,19 +61,6 @@ from dfmeta.proxy.tokens import unusable_key
 from dfmeta.runtime import clock
 
 SILENT: Final = "the switch, which sends the SYN, does not answer: see the line openflow"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttachmentOptions:
-    """Group [attachments] of the configuration."""
-
-    host: str
-    """Name of this host in the attachments' table."""
-    most: int
-    """Attachments that a VM can have, by its quota and its VLAN ids."""
-    networks: Mapping[str, int]
-    """Name → MTU in bytes."""
-    local: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +131,18 @@ class Inspection:
         return self.daemon.running
 
     @cached_property
-    def process(self) -> ProcessFacts | None:
-        """The daemon's process; None if there is none, or it is not visible."""
+    def _process(self) -> ProcessFacts | None:
         return read_process(self.options.lock)
+
+    @property
+    def has_process(self) -> bool:
+        """Whether the daemon's process exists and is visible."""
+        return self._process is not None
+
+    @property
+    def process(self) -> ProcessFacts:
+        """The daemon's process, if there is one."""
+        return cast("ProcessFacts", self._process)
 
     @cached_property
     def owners(self) -> Owners:
@@ -152,7 +150,7 @@ class Inspection:
         worker = None
         with contextlib.suppress(KeyError):
             worker = pwd.getpwnam(self.options.worker_user).pw_uid
-        return Owners(worker=worker, daemon=self.process.uid if self.process is not None else None)
+        return Owners(worker=worker, daemon=self.process.uid if self.has_process else None)
 
     @property
     def sockets(self) -> tuple[SocketFacts, ...]:
@@ -169,11 +167,11 @@ class Inspection:
             status = path.stat()
             files = {str(file): file.stat().st_uid for file in path.iterdir() if file.is_file()}
         except FileNotFoundError:
-            return FolderFacts(there=False)
+            return FolderFacts(exists=False)
         except OSError as error:
-            return FolderFacts(there=True, error=error.strerror or str(error))
+            return FolderFacts(exists=True, error=error.strerror or str(error))
         return FolderFacts(
-            there=True,
+            exists=True,
             folder=stat.S_ISDIR(status.st_mode),
             mode=stat.S_IMODE(status.st_mode),
             owners=dict(sorted({str(path): status.st_uid, **files}.items())),
@@ -209,9 +207,18 @@ class Inspection:
 
     # The engine haproxy
 
+    @property
+    def has_engine(self) -> bool:
+        """Whether the daemon runs and tells of haproxy."""
+        return self.running and self._engine is not None
+
+    @property
+    def engine(self) -> EngineFacts:
+        """The daemon's facts about haproxy, if it has any."""
+        return cast("EngineFacts", self._engine)
+
     @cached_property
-    def engine(self) -> EngineFacts | None:
-        """What the daemon tells of haproxy; None: nothing."""
+    def _engine(self) -> EngineFacts | None:
         try:
             row = self.agent.ask("/haproxy")
             return None if row is None else engine_facts(row)
@@ -221,14 +228,14 @@ class Inspection:
     @cached_property
     def child(self) -> ChildFacts | None:
         """The process of haproxy; None if it cannot be seen."""
-        if self.engine is None or not self.engine.pid or self.process is None:
+        if self._engine is None or not self._engine.pid or not self.has_process:
             return None
-        return read_haproxy(self.engine.pid, self.process.pid)
+        return read_haproxy(self._engine.pid, self.process.pid)
 
     @property
     def as_root(self) -> bool:
         """Whether the daemon is root, and so can make its children other users."""
-        return self.process is not None and not self.process.uid
+        return self.has_process and not self.process.uid
 
     # Open vSwitch
 
@@ -349,7 +356,7 @@ class Inspection:
         return checks_switch.fail_mode(bridge, trace)
 
     @cached_property
-    def compared(self) -> Compared | SwitchError:
+    def compared(self) -> FlowComparison | SwitchError:
         """The flows of all bridges, compared with the desired flows."""
         try:
             return compare(self.agent, self.wanted, self.snapshot)
@@ -394,7 +401,7 @@ class Inspection:
         ports = self.ports
         for _ in range(SETTLE_TRIES):
             try:
-                finding = checks_meta.ids(ports, self._stored_ids())
+                finding = checks_switch.meta_ids(ports, self._stored_ids())
                 if finding.status is not CheckStatus.WRONG:
                     break
                 clock.sleep(SETTLE_PAUSE)
@@ -428,11 +435,9 @@ class Inspection:
         try:
             rows = self.agent.ask("/attachments")
             return AttachmentFacts(
-                rows=[attachment_row(row) for row in rows if row["host"] == options.host],
+                rows=[attached(row) for row in rows if row["host"] == options.host],
                 before=None if before is None else before.rows,
-                most=options.most,
-                networks=options.networks,
-                local=options.local,
+                options=options,
             )
         except (NotRunningError, AttributeError, KeyError, TypeError) as error:
             return AttachmentFacts(cause=str(error))

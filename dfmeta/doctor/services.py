@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from dfmeta.doctor import checks_services as checks
 from dfmeta.doctor.checks_daemon import Owners
-from dfmeta.doctor.checks_services import (
-    GuestFact,
-    LibvirtFacts,
-    LookupFacts,
-    NeutronFacts,
-    StoreFacts,
-    TokenFacts,
-)
+from dfmeta.doctor.checks_services import LibvirtFacts, LookupFacts, NeutronFacts
 from dfmeta.doctor.checks_system import skew
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import Finding, by_files
@@ -33,8 +26,7 @@ from dfmeta.neutron.client import NeutronApi
 from dfmeta.proxy.backends.nova_requests import NovaFact, NovaSettings, Question, ask_nova
 from dfmeta.runtime import clock
 from dfmeta.sources.domain import Folders
-from dfmeta.store.db import HEAD
-from dfmeta.store.db.database_facts import load_driver, look
+from dfmeta.store.db.database_facts import Looked, load_driver, look
 
 if TYPE_CHECKING:
     from dfmeta.store.lookup.upstream import Upstream
@@ -79,7 +71,7 @@ class ServiceOptions:
     than its reading: requests use those of the files."""
 
 
-class Later(Generic[T]):
+class Future(Generic[T]):
     """The result of a call that runs in a thread.
 
     :param call: starts at once, in a thread that ends with the process.
@@ -120,6 +112,7 @@ class Services:
         self, options: ServiceOptions, ports: Sequence[KnownPort], *, owners: Owners
     ) -> None:
         self._options = options
+        self._owners = owners
         if options.store:
             load_driver(options.store)
         self._begun = clock.now()
@@ -128,11 +121,11 @@ class Services:
         self._nova = list(_ask_nova(options.nova, self._guests)) if options.nova else []
         paths, neutron, lookup = options.libvirt, options.neutron, options.lookup
         named = _of_nova(ports)
-        self._libvirt = None if paths is None else Later(lambda: _libvirt(paths))
-        self._neutron = None if neutron is None else Later(lambda: _neutron(neutron, named))
-        self._store = Later(lambda: _store(options.store, owners)) if options.store else None
+        self._libvirt = None if paths is None else Future(lambda: _libvirt(paths))
+        self._neutron = None if neutron is None else Future(lambda: _neutron(neutron, named))
+        self._store = Future(lambda: _store(options.store)) if options.store else None
         url = options.lookup_url
-        self._lookup = None if lookup is None else Later(lambda: _lookup(lookup, url))
+        self._lookup = None if lookup is None else Future(lambda: _lookup(lookup, url))
 
     @cached_property
     def _nova_facts(self) -> list[tuple[HttpHost, KnownPort | None, NovaFact]]:
@@ -145,8 +138,8 @@ class Services:
         return None if self._lookup is None else self._get(self._lookup, late)
 
     @cached_property
-    def _store_facts(self) -> StoreFacts | None:
-        late = StoreFacts("[store] connection", file=False, cause=LATE)
+    def _store_facts(self) -> Looked | None:
+        late = Looked("[store] connection", file=False, cause=LATE)
         return None if self._store is None else self._get(self._store, late)
 
     @property
@@ -180,12 +173,10 @@ class Services:
         sound = {
             host for host, port, fact in self._nova_facts if port is first and fact.takes_signature
         }
-        answers: dict[str, GuestFact] = {}
+        answers: dict[str, tuple[KnownPort, int]] = {}
         for host, port, fact in self._nova_facts:
             if port is not None and host in sound:
-                status = 0 if fact.cause else fact.status
-                guest = GuestFact(port.name, port.instance, port.project, status)
-                answers.setdefault(port.name, guest)
+                answers.setdefault(port.name, (port, 0 if fact.cause else fact.status))
         return checks.nova_guests(list(answers.values()), of=len(self._guests))
 
     def libvirt(self) -> Finding | None:
@@ -225,7 +216,9 @@ class Services:
     def store_files(self) -> Finding | None:
         """Judge the files of a database that is a file."""
         facts = self._store_facts
-        return checks.store_files(facts) if facts and facts.file and facts.there else None
+        if facts is None or not facts.file or not facts.there:
+            return None
+        return checks.store_files(facts, self._owners)
 
     def lookup(self) -> Finding | None:
         """Judge the upstream store's answer."""
@@ -236,8 +229,15 @@ class Services:
 
     def tokens(self) -> Finding | None:
         """Judge the file of tokens."""
+        from dfmeta.store.auth.tokens import read_tokens
+
         path = self._options.tokens
-        return checks.tokens(_tokens(path)) if path else None
+        if not path:
+            return None
+        try:
+            return checks.tokens(path, read_tokens(Path(path)), now=clock.wall())
+        except TokenFileError as error:
+            return checks.tokens(path, error, now=clock.wall())
 
     def _by_files(self, finding: Finding, group: str, option: str = "") -> Finding:
         """Add to a finding that its check used a secret of the files, if the daemon's differs.
@@ -248,7 +248,7 @@ class Services:
         differing = [name for name in secrets if name[0] == group and option in ("", name[1])]
         return by_files(finding, (f"[{group}] {name}" for _group, name in differing))
 
-    def _get(self, later: Later[T], default: T) -> T:
+    def _get(self, later: Future[T], default: T) -> T:
         left = self._begun + SECONDS + SPARE - clock.now()
         # On a busy host the thread may have started late; its own time-out limits its wait.
         result = later.get(max(left, GRACE))
@@ -257,11 +257,11 @@ class Services:
 
 def _ask_nova(
     settings: NovaSettings, guests: Sequence[KnownPort]
-) -> Iterator[tuple[HttpHost, KnownPort | None, Later[NovaFact]]]:
+) -> Iterator[tuple[HttpHost, KnownPort | None, Future[NovaFact]]]:
     """Query each host for the first guest, and one host for each of the other guests."""
 
-    def ask(host: HttpHost, question: Question, *, first: bool) -> Later[NovaFact]:
-        return Later(lambda: ask_nova(host, question, settings, seconds=SECONDS, unsigned=first))
+    def ask(host: HttpHost, question: Question, *, first: bool) -> Future[NovaFact]:
+        return Future(lambda: ask_nova(host, question, settings, seconds=SECONDS, unsigned=first))
 
     hosts = list(dict.fromkeys(settings.hosts))
     first = guests[0] if guests else None
@@ -322,26 +322,14 @@ def _neutron(api: NeutronApi | ConfigError, ports: dict[str, str]) -> NeutronFac
             cause=str(error.fields["cause"]), status=status if isinstance(status, int) else 0
         )
     seen = {str(row.get("id")): str(row.get("binding:host_id") or "") for row in rows}
-    return NeutronFacts(asked=ports, seen={key: seen[key] for key in seen if key in ports})
+    return NeutronFacts(queried=ports, seen={key: seen[key] for key in seen if key in ports})
 
 
-def _store(url: str, owners: Owners) -> StoreFacts:
+def _store(url: str) -> Looked:
     try:
-        database = look(url)
+        return look(url)
     except ConfigError as error:
-        return StoreFacts("[store] connection", file=False, cause=str(error.fields["cause"]))
-    return StoreFacts(
-        database.shown,
-        file=database.file,
-        there=database.there,
-        cut=database.cut,
-        cause=database.cause,
-        revision=database.revision,
-        known=(HEAD,),
-        open_files=database.open_files,
-        strange=owners.strange(dict(database.owners)),
-        rightful=owners.rightful,
-    )
+        return Looked("[store] connection", file=False, cause=str(error.fields["cause"]))
 
 
 def _lookup(build: Callable[[], Upstream | None], url: str) -> LookupFacts:
@@ -353,16 +341,3 @@ def _lookup(build: Callable[[], Upstream | None], url: str) -> LookupFacts:
     except DfmetaError as error:
         return LookupFacts(url, cause=str(error.fields["cause"]))
     return LookupFacts(url, status=reply.status, date=reply.header("date"))
-
-
-def _tokens(path: str) -> TokenFacts:
-    from dfmeta.store.auth.tokens import read_tokens
-
-    now = clock.wall()
-    try:
-        tokens = read_tokens(Path(path))
-    except TokenFileError as error:
-        fields = error.fields
-        return TokenFacts(path, cause=str(fields["cause"]), remedy=str(fields["remedy"]))
-    old = sum(token.expired(now) for token in tokens)
-    return TokenFacts(path, there=Path(path).exists(), valid=len(tokens) - old, expired=old)

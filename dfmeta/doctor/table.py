@@ -12,17 +12,16 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dfmeta.doctor import (
+    check,
     checks_daemon,
+    checks_flows,
     checks_guests,
-    checks_haproxy,
     checks_host,
-    checks_meta,
     checks_switch,
     checks_system,
     checks_trunks,
-    verdicts,
 )
-from dfmeta.doctor.check import Check, both, of_engine, of_limits, of_process
+from dfmeta.doctor.check import Check, both
 from dfmeta.doctor.finding import Finding, wrong
 from dfmeta.doctor.probes import Inspection
 from dfmeta.flows.family import IPV4, IPV6
@@ -33,13 +32,13 @@ from dfmeta.http.limits import BACKLOG
 def examine(inspection: Inspection) -> Iterator[Finding]:
     """Run every check."""
     inspection.begin()
-    for check in CHECKS:
-        yield from check.findings(inspection)
+    for row in CHECKS:
+        yield from row.findings(inspection)
 
 
 def run(inspection: Inspection, names: Iterable[str]) -> Iterator[Finding]:
     """Run the checks of these names, in their order."""
-    by_name = {check.name: check for check in CHECKS}
+    by_name = {row.name: row for row in CHECKS}
     for name in names:
         yield from by_name[name].findings(inspection)
 
@@ -86,32 +85,28 @@ CHECKS: Final[tuple[Check, ...]] = (
     Check(
         name="version",
         about="Another version of dfmeta is installed than runs.",
-        run=verdicts.version,
+        run=check.version,
         page="upgrade",
     ),
     Check(
         name="permissions",
         about="The daemon's process lacks a capability that it or its workers need.",
         needs=("process",),
-        run=of_process(
-            lambda of, process: checks_daemon.permissions(process, workers=of.options.workers)
-        ),
+        run=lambda of: checks_daemon.permissions(of.process, workers=of.options.workers),
         page="install",
     ),
     Check(
         name="sockets",
         about="The daemon may not connect to OVSDB's socket or to a bridge's management socket.",
         needs=("process",),
-        run=of_process(lambda of, process: checks_daemon.sockets(process, of.sockets)),
+        run=lambda of: checks_daemon.sockets(of.process, of.sockets),
     ),
     Check(
         name="open-files",
         about="The daemon may open fewer files than ``[guest_limits] connections`` needs: two for "
         "each connection, and 256 more.",
         needs=("process",),
-        run=of_process(
-            lambda of, process: checks_daemon.open_files(process, of.options.connections)
-        ),
+        run=lambda of: checks_daemon.open_files(of.process, of.options.connections),
         page="limits",
     ),
     Check(
@@ -119,14 +114,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         about="Fewer worker processes are alive than ``proxy_workers``.",
         only=("workers",),
         needs=("process",),
-        run=of_process(lambda of, process: checks_daemon.workers(process, of.options.workers)),
+        run=lambda of: checks_daemon.workers(of.process, of.options.workers),
     ),
     Check(
         name="account",
         about="Another program runs as the user of haproxy or of the workers: it can read secrets "
         "of guests and take their connections.",
         only=("accounts",),
-        run=of_process(verdicts.account),
+        run=check.account,
         page="install",
     ),
     Check(
@@ -134,7 +129,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         about="The program ``[haproxy] binary`` is missing, too old or does not run; a warning: "
         "another version runs than is installed.",
         only=("haproxy",),
-        run=verdicts.haproxy,
+        run=check.haproxy,
     ),
     Check(
         name="haproxy-process",
@@ -142,23 +137,21 @@ CHECKS: Final[tuple[Check, ...]] = (
         "a former configuration. A warning for an hour: it was started again after a fault.",
         only=("haproxy",),
         needs=("haproxy",),
-        run=of_engine(verdicts.haproxy_process),
+        run=check.haproxy_process,
     ),
     Check(
         name="haproxy-files",
         about="haproxy has opened all the files that it may; a warning at 90 % of them.",
         only=("haproxy",),
         needs=("haproxy", "haproxy-process"),
-        run=lambda of: (
-            checks_haproxy.files(of.engine, of.child) if of.engine and of.child else None
-        ),
+        run=lambda of: checks_daemon.haproxy_files(of.engine, of.child) if of.child else None,
     ),
     Check(
         name="haproxy-connections",
         about="Guests have as many connections as ``[haproxy] maxconn``; a warning at 90 %.",
         only=("haproxy",),
         needs=("haproxy",),
-        run=of_engine(lambda of, engine: checks_haproxy.connections(engine)),
+        run=lambda of: checks_daemon.haproxy_connections(of.engine),
     ),
     Check(
         name="haproxy-map",
@@ -166,7 +159,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "others. The line has their numbers.",
         only=("haproxy",),
         needs=("haproxy",),
-        run=of_engine(lambda of, engine: checks_haproxy.guest_map(engine)),
+        run=lambda of: checks_daemon.haproxy_map(of.engine),
     ),
     Check(
         name="ovsdb",
@@ -200,7 +193,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         name="tap-vlan",
         about="That port has another tag or VLAN mode: flooded frames reach it.",
         needs=("ovsdb", "tap"),
-        run=lambda of: checks_switch.tap_vlan(of.tap) if of.tap is not None else None,
+        run=lambda of: checks_switch.vlan([of.tap] if of.tap is not None else []),
     ),
     Check(
         name="meta-bridge",
@@ -209,7 +202,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "others, who have ports on it, keeps its ``fail_mode``.",
         only=("meta",),
         needs=("ovsdb",),
-        run=lambda of: checks_meta.bridge(
+        run=lambda of: checks_switch.meta_bridge(
             of.snapshot, of.wanted, of.meta, cause=of.meta_reading[1]
         ),
     ),
@@ -219,14 +212,16 @@ CHECKS: Final[tuple[Check, ...]] = (
         "a port number, or cut off.",
         only=("meta",),
         needs=("ovsdb",),
-        run=lambda of: checks_meta.patch(of.snapshot, of.wanted, of.meta, of.bits),
+        run=lambda of: checks_switch.meta_patch(of.snapshot, of.wanted, of.meta, of.bits),
     ),
     Check(
         name="meta-patch-vlan",
         about="A patch port has another tag or VLAN mode: flooded frames reach the other bridge.",
         only=("meta",),
         needs=("ovsdb",),
-        run=lambda of: checks_meta.patch_vlan(of.snapshot, of.wanted, of.meta),
+        run=lambda of: checks_switch.vlan(
+            checks_switch.patch_ports(of.snapshot, of.wanted, of.meta)
+        ),
     ),
     Check(
         name="meta-mappings",
@@ -235,7 +230,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "program has a flow with the action ``NORMAL``; its next restart may change the bridge.",
         only=("meta",),
         needs=("ovsdb",),
-        run=verdicts.mappings,
+        run=check.mappings,
     ),
     Check(
         name="socket",
@@ -262,14 +257,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         "above, takes guests' packets to a metadata address or their requests for its MAC. OVN's "
         "drop at a port that waits for its guest by live migration is ok.",
         needs=("switch",),
-        run=verdicts.foreign_flows,
+        run=check.foreign_flows,
     ),
     Check(
         name="flows",
         about="Flows of dfmeta are missing, changed or stray, compared with those that the daemon "
         "desires; ``dfmeta flows`` shows each.",
         needs=("switch", "daemon"),
-        run=verdicts.flows,
+        run=check.flows,
         page="pipeline",
     ),
     Check(
@@ -277,7 +272,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         about="A warning: the switch drops the SYNs of a guest that sends too many. Other guests "
         "are served.",
         needs=("switch",),
-        run=lambda of: checks_guests.floods(of.reading.dumped if of.reading else (), of.names),
+        run=lambda of: checks_flows.floods(of.reading.dumped if of.reading else (), of.names),
         page="limits",
     ),
     Check(
@@ -314,13 +309,13 @@ CHECKS: Final[tuple[Check, ...]] = (
         "rule-from",
         "The rule is missing that sends packets from ``host_ip`` to ``route_table``. No line with "
         "``identity_scheme = meta_ip``.",
-        lambda host, wanted, of: checks_host.rule_from(host, wanted),
+        lambda host, wanted, of: checks_host.rule(host, wanted, "from"),
     ),
     *both(
         "rule-oif",
         "The rule is missing that sends packets that leave by tap-metadata to ``route_table``. No "
         "line with ``identity_scheme = meta_ip``.",
-        lambda host, wanted, of: checks_host.rule_oif(host, wanted),
+        lambda host, wanted, of: checks_host.rule(host, wanted, "oif"),
     ),
     *both(
         "route",
@@ -358,7 +353,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         about="On a userspace datapath, tap-metadata leaves TCP checksums to a network interface, "
         "and none completes them.",
         needs=("ovsdb", "kernel"),
-        run=verdicts.checksum,
+        run=check.checksum,
     ),
     *both(
         "listener",
@@ -400,27 +395,27 @@ CHECKS: Final[tuple[Check, ...]] = (
         name="somaxconn",
         about="``net.core.somaxconn`` is below the length of the listener's queue.",
         needs=("kernel",),
-        run=of_limits(lambda limits: checks_system.somaxconn(limits, backlog=BACKLOG)),
+        run=lambda of: checks_system.somaxconn(of.host(IPV4).limits, backlog=BACKLOG),
         page="limits",
     ),
     Check(
         name="syncookies",
         about="``net.ipv4.tcp_syncookies`` is 0.",
         needs=("kernel",),
-        run=of_limits(checks_system.syncookies),
+        run=lambda of: checks_system.syncookies(of.host(IPV4).limits),
         page="limits",
     ),
     Check(
         name="conntrack",
         about="Nine tenths of the host's conntrack table are taken, or it was full since the "
         "host's start and one guest could take half of it (`Guests' connections in conntrack`_).",
-        run=verdicts.conntrack,
+        run=check.conntrack,
     ),
     Check(
         name="neighbours",
         about="Nine tenths of the neighbour table are taken.",
         needs=("kernel",),
-        run=of_limits(checks_system.neighbours),
+        run=lambda of: checks_system.neighbours(of.host(IPV4).limits),
     ),
     Check(
         name="local-ports",
@@ -436,7 +431,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         name="networkd",
         about="systemd-networkd runs and removes rules and routes of other programs at its "
         "restart; dfmeta-agent adds them again within a second.",
-        run=lambda of: checks_system.networkd(read_networkd(of.root), of.wanted),
+        run=lambda of: checks_system.networkd(read_networkd(of.root)),
     ),
     Check(
         name="cloud",
@@ -511,7 +506,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         about="The clock of Nova or of the upstream store differs by more than 60 seconds; or this "
         "clock is not synchronised, none of those agrees, and certificates or tokens depend on "
         "it.",
-        run=verdicts.clock,
+        run=check.clock,
     ),
     Check(
         name="guests",
@@ -558,7 +553,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "that is not configured or is from before the VM's last boot; ports or entries are of "
         "none, or left where attachments are off; or the MTU of a network is too large.",
         needs=("attachments", "ovsdb"),
-        run=verdicts.attachments,
+        run=check.attachments,
         page="containers",
     ),
     Check(
@@ -566,7 +561,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         about="All Meta IPs of ``provider_cidr`` are taken, so that a port has none.",
         only=("meta",),
         needs=("daemon",),
-        run=lambda of: checks_meta.room(of.ports, of.wanted),
+        run=lambda of: checks_switch.meta_range(of.ports, of.wanted),
     ),
     Check(
         name="meta-ids",

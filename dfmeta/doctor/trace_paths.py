@@ -1,197 +1,49 @@
-"""The paths of a guest's SYN and of the SYN-ACK through the bridge, described for trace. Pure.
+"""The paths of a guest's SYN and of the SYN-ACK through the bridges, judged for trace. Pure.
 
 Over IPv6, a guest asks for the service's MAC first (neighbour discovery, RFC 4861). Over IPv4, it
-may ask for the MAC of a guest next hop.
-
-A path is judged from the output of ``ofproto/trace`` (ovs-vswitchd(8)). It is text for people, and
-only its shape is stable: a line for each table that the packet passes, its actions indented below,
-and the final packet at the end. Only numbers that dfmeta itself set (cookies, ports) are judged. A
-stop is a sentence that names the place and the cause.
+may ask for the MAC of a guest next hop. Only numbers that dfmeta itself set (cookies, ports) are
+judged. A stop is a sentence that names the place and the cause.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import ip_address
 from typing import Final
 
-from dfmeta.doctor.facts import KnownPort
-from dfmeta.doctor.flow_diff import purpose_name
-from dfmeta.flows.family import solicited_node
-from dfmeta.flows.flow import ARP_REQUEST, ND_SOLICITATION
+from dfmeta.apps.switch_ports import PortBits
+from dfmeta.doctor import checks_switch
+from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide
+from dfmeta.doctor.finding import first_fault
+from dfmeta.doctor.flow_diff import meta_tap_of, purpose_name
+from dfmeta.doctor.trace_output import (
+    NOTATIONS,
+    ROUTER_MAC,
+    SOURCE_PORT,
+    Hop,
+    Trace,
+    service_of,
+    tcp,
+    vlan_tag,
+)
 from dfmeta.flows.integration_bridge import Tap
-from dfmeta.flows.pipeline import (
-    METADATA_PORT,
-    TABLES,
-    Layout,
-    Purpose,
-    Stage,
-    is_ours,
-    purpose_of,
-    table_of,
-)
-from dfmeta.model import GuestAddress, NextHop, PortKind, PortState
+from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage, table_of
+from dfmeta.identity.key import NEXT_HOP_MAC
+from dfmeta.model import Endpoint, GuestAddress, NextHop, PortKind, PortState
+from dfmeta.ovsdb.rows import Snapshot
 
-_HOP: Final = re.compile(
-    r"^(?P<indent>\s*)(?P<table>\d+)\. "
-    r"(?:(?P<none>No match\.)|(?:(?P<match>.*), )?priority (?P<priority>\d+)"
-    r"(?:, cookie (?P<cookie>0x[0-9a-f]+))?)\s*$"
-)
-_FINAL: Final = "Final flow: "
-_FLOW: Final = "Flow: "
-_UNCHANGED: Final = "unchanged"
-_NOTES: Final = ("->", ">>")
-_BRIDGE: Final = re.compile(r'^bridge\("(?P<name>[^"]*)"\)\s*$')
-_MISS: Final = re.compile(r"reg0=0x[12]")
-"""Match of the rules with which Open vSwitch itself handles a packet that no flow matches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """A table on the path, and the flow that the packet matched there."""
-
-    table: int
-    matched: bool
-    priority: int = 0
-    cookie: int = 0
-    match: str = ""
-    actions: tuple[str, ...] = ()
-    bridge: str = ""
-    """Name of the bridge of the table."""
-
-    @property
-    def ours(self) -> bool:
-        """Whether dfmeta installed the flow."""
-        return self.matched and is_ours(self.cookie)
-
-    @property
-    def purpose(self) -> Purpose | None:
-        """Purpose of the flow; None if it is not one of dfmeta's current flows."""
-        return purpose_of(self.cookie) if self.matched else None
-
-    def outputs_to(self, ofport: int) -> bool:
-        """Return whether this flow sends the packet out at *ofport*."""
-        return f"output:{ofport}" in self.actions
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """A packet's path through the bridge, and through those behind its patch ports."""
-
-    hops: tuple[Hop, ...]
-    final: dict[str, str]
-    """Fields of the packet when it leaves the first bridge, in the old notation of ovs-fields(7)
-    (``nw_dst``). Addresses of IPv6 have no zone, and may be written in another way than Python
-    writes them."""
-
-    def at(self, table: int) -> Hop | None:
-        """Return the first hop in *table*; None if the packet does not pass the table."""
-        return next((hop for hop in self.hops if hop.table == table), None)
-
-    @property
-    def first(self) -> Trace:
-        """The part of the path on the bridge where it begins."""
-        return self.on(self.hops[0].bridge) if self.hops else self
-
-    def on(self, bridge: str) -> Trace:
-        """Return the part of the path on *bridge*; without hops if the packet does not get there.
-
-        It has the same final packet.
-        """
-        return Trace(tuple(hop for hop in self.hops if hop.bridge == bridge), self.final)
-
-
-def parse(text: str) -> Trace:
-    """Parse the whole output, except the part after a recirculation."""
-    hops: list[Hop] = []
-    actions: list[str] = []
-    flow, final, bridge = "", "", ""
-    for line in text.splitlines():
-        match, begins = _HOP.match(line), _BRIDGE.match(line)
-        if line.startswith(_FLOW):
-            flow = line.removeprefix(_FLOW)
-        elif line.startswith(_FINAL):
-            final = line.removeprefix(_FINAL)
-            break
-        elif begins:
-            bridge = begins["name"]
-        elif match:
-            _finish(hops, actions)
-            hops.append(_hop(match, bridge))
-        elif hops and line.startswith(" ") and not line.strip().startswith(_NOTES):
-            actions.append(line.strip())
-    _finish(hops, actions)
-    return Trace(tuple(hops), _fields(flow if final in ("", _UNCHANGED) else final))
-
-
-def packet(protocol: str, /, **fields: object) -> str:
-    """Return a packet in ovs-ofctl(8)'s notation: ``packet("tcp", in_port=1)``.
-
-    :param protocol: such as ``tcp``, ``tcp6`` or ``icmp6``; it has to precede its fields.
-    """
-    return ",".join((protocol, *(f"{name}={value}" for name, value in fields.items())))
-
-
-def _finish(hops: list[Hop], actions: list[str]) -> None:
-    """Add the collected actions to the last hop."""
-    if hops:
-        hops.append(replace(hops.pop(), actions=tuple(actions)))
-    actions.clear()
-
-
-def _hop(match: re.Match[str], bridge: str) -> Hop:
-    if match["none"] or _MISS.fullmatch(match["match"] or ""):
-        return Hop(int(match["table"]), matched=False, bridge=bridge)
-    return Hop(
-        int(match["table"]),
-        matched=True,
-        priority=int(match["priority"]),
-        cookie=int(match["cookie"] or "0", 16),
-        match=match["match"] or "",
-        bridge=bridge,
-    )
-
-
-def _fields(text: str) -> dict[str, str]:
-    return {name: value for name, _, value in (part.partition("=") for part in text.split(","))}
-
-
-ROUTER_MAC = "02:00:00:00:00:01"
-"""Destination MAC of the guest's SYN: any MAC will do, since no flow of dfmeta matches on it."""
-SOURCE_PORT = 49152
-TTL = 64
-HOP_LIMIT_OF_ND = 255
-"""Other hop limits are not accepted in neighbour discovery (RFC 4861, 7.1.1)."""
-UNSEEN = GuestAddress("02:00:00:00:00:02", IPv4Address("192.0.2.1"))
-"""Stands for an address that is not known yet (the IP address: RFC 5737)."""
-UNSEEN6: Final = IPv6Address("2001:db8::1")
-"""As :data:`UNSEEN` (RFC 3849)."""
-_BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
-_NO_MAC: Final = "00:00:00:00:00:00"
-_BACK: Final = "IN_PORT"
+BACK: Final = "on the return path: "
+_RETURNED: Final = "IN_PORT"
 """The action that outputs to the ingress port, as ovs-ofctl(8) prints it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Notation:
-    """Names of one version of IP in the old notation of ovs-fields(7)."""
-
-    tcp: str
-    source: str
-    destination: str
-
-
-NOTATIONS: Final[Mapping[int, Notation]] = {
-    4: Notation("tcp", "nw_src", "nw_dst"),
-    6: Notation("tcp6", "ipv6_src", "ipv6_dst"),
-}
+Run = Callable[[str, str], Trace]
+"""Traces a packet on a bridge: name of the bridge, packet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """The path of one packet through the bridge."""
+    """The path of one packet through a bridge."""
 
     steps: tuple[str, ...]
     """The tables and flows on the path, for the operator."""
@@ -201,210 +53,114 @@ class Leg:
     """Whether it leads to the controller, which has to install the address' flows first."""
 
 
-def unseen(mac: str, service: str = "") -> GuestAddress:
-    """Return an address that stands for one that is not known yet.
+def _leg(trace: Trace, layout: Layout, stop: str, *, on: str = "") -> Leg:
+    """Return a leg with the steps of *trace*.
 
-    :param mac: the guest's MAC; empty if it is not known.
-    :param service: IPv6 address of the service that the guest uses; empty: it uses IPv4.
+    :param on: the beginning of the stop.
     """
-    mac = mac or UNSEEN.mac
-    if not service:
-        return GuestAddress(mac, UNSEEN.ip)
-    return GuestAddress(mac, UNSEEN6, IPv6Address(service))
-
-
-def asked(address: GuestAddress, tap: Tap) -> str:
-    """Return the address of the service that packets of *address* are sent to."""
-    return str(address.service or tap.guest_ip)
-
-
-def syn(port: KnownPort, address: GuestAddress, *, tap: Tap, flags: str = "syn") -> str:
-    """Return the guest's SYN, or with other *flags* a later packet, for ``ofproto/trace``."""
-    of = NOTATIONS[address.ip.version]
-    return packet(
-        of.tcp,
-        **_ingress(port),
-        dl_src=address.mac,
-        dl_dst=ROUTER_MAC,
-        **{of.source: address.ip, of.destination: asked(address, tap)},
-        nw_ttl=TTL,
-        tcp_src=SOURCE_PORT,
-        tcp_dst=METADATA_PORT,
-        tcp_flags=flags,
-    )
-
-
-def syn_ack(port: KnownPort, address: GuestAddress, *, slot: int, tap: Tap) -> str:
-    """Return the proxy's SYN-ACK to :func:`syn`, for ``ofproto/trace``."""
-    of, key = NOTATIONS[address.ip.version], tap.keys.key_of(port.endpoint, slot)
-    return packet(
-        of.tcp,
-        in_port=tap.ofport,
-        dl_src=tap.mac,
-        dl_dst=address.mac,
-        **{of.source: tap.service(key.version).ip, of.destination: key},
-        nw_ttl=TTL,
-        tcp_src=tap.port,
-        tcp_dst=SOURCE_PORT,
-        tcp_flags="syn|ack",
-    )
-
-
-def solicitation(port: KnownPort, address: GuestAddress, *, tap: Tap) -> str:
-    """Return the guest's neighbour solicitation for the service, for ``ofproto/trace``.
-
-    It is sent to the solicited-node multicast address (RFC 4861, 7.2.2), with the guest's MAC.
-    """
-    target = IPv6Address(asked(address, tap))
-    group = solicited_node(target)
-    return packet(
-        "icmp6",
-        **_ingress(port),
-        dl_src=address.mac,
-        dl_dst=f"33:33:{group.packed[-4:].hex(':')}",
-        ipv6_src=address.ip,
-        ipv6_dst=group,
-        nw_ttl=HOP_LIMIT_OF_ND,
-        icmpv6_type=ND_SOLICITATION,
-        icmpv6_code=0,
-        nd_target=target,
-        nd_sll=address.mac,
-    )
-
-
-def arp_request(port: KnownPort, mac: str, *, hop: NextHop) -> str:
-    """Return a guest's ARP request for a guest next hop, for ``ofproto/trace``.
-
-    Its sender is on the network of the next hop. A guest with addresses of several networks has
-    next hops of each of them.
-    """
-    return packet(
-        "arp",
-        **_ingress(port),
-        dl_src=mac,
-        dl_dst=_BROADCAST,
-        arp_op=ARP_REQUEST,
-        arp_spa=IPv4Address(int(IPv4Address(hop.ip)) ^ 1),
-        arp_tpa=hop.ip,
-        arp_sha=mac,
-        arp_tha=_NO_MAC,
-    )
-
-
-def _ingress(port: KnownPort) -> Mapping[str, object]:
-    """Return the fields of frames that come in at *port*: its number, and the VLAN tag if any."""
-    return {"in_port": port.ofport, **_tag(port)}
-
-
-def _tag(port: KnownPort) -> Mapping[str, str]:
-    return {"dl_vlan": str(port.vid)} if port.vid else {}
+    return Leg(tuple(step(hop, layout) for hop in trace.hops), f"{on}{stop}" if stop else "")
 
 
 def next_hop(trace: Trace, port: KnownPort, *, hop: NextHop, tap: Tap, layout: Layout) -> Leg:
-    """Judge the path of :func:`arp_request`, and of the answer back to the guest.
+    """Judge the path of a request for a guest next hop's MAC, and of the answer to the guest.
 
     A guest without a route through that next hop does not need the answer.
     """
-    steps = tuple(step(hop, layout) for hop in trace.hops)
-    stop = not_classified(trace, Purpose.GUEST_NEXT_HOP, layout)
-    actions_of = (hop.actions for hop in trace.hops if hop.purpose is Purpose.GUEST_NEXT_HOP)
-    if not stop and _BACK not in next(actions_of, ()):
-        stop = f"the answer does not leave at {port.name}"
-    if not stop:
-        wanted = {"arp_spa": hop.ip, "arp_sha": hop.mac or tap.mac, **_tag(port)}
-        stop = differs(trace, wanted)
-    return Leg(steps, f"guest next hop {hop.ip}: {stop}" if stop else "")
+    wanted = {"arp_spa": hop.ip, "arp_sha": hop.mac or tap.mac, **vlan_tag(port)}
+    stop = (
+        not_classified(trace, Purpose.GUEST_NEXT_HOP, layout)
+        or _not_returned(trace, Purpose.GUEST_NEXT_HOP, port)
+        or differs(trace, wanted)
+    )
+    return _leg(trace, layout, stop, on=f"guest next hop {hop.ip}: ")
 
 
 def neighbour(
     trace: Trace, port: KnownPort, address: GuestAddress, *, tap: Tap, layout: Layout
 ) -> Leg:
     """Judge the path of the solicitation, and of the advertisement back to the guest."""
-    steps = tuple(step(hop, layout) for hop in trace.hops)
-    stop = _not_advertised(trace, port, asked(address, tap), layout)
-    if not stop:
-        wanted = {"dl_dst": address.mac, "ipv6_src": asked(address, tap), "nd_tll": tap.mac}
-        stop = differs(trace, {**wanted, **_tag(port)})
-    return Leg(steps, f"neighbour discovery: {stop}" if stop else "")
+    target = service_of(address, tap)
+    answering = [(of, f" for {target}") for of in (Purpose.GUEST_ND_ANSWER, Purpose.SERVICE_ND)]
+    wanted = {"dl_dst": address.mac, "ipv6_src": target, "nd_tll": tap.mac, **vlan_tag(port)}
+    stop = (
+        not_classified(trace, Purpose.GUEST_ND, layout)
+        or _missed(trace, answering, port=port.name, layout=layout)
+        or _not_returned(trace, Purpose.SERVICE_ND, port)
+        or differs(trace, wanted)
+    )
+    return _leg(trace, layout, stop, on="neighbour discovery: ")
 
 
-def _not_advertised(trace: Trace, port: KnownPort, target: str, layout: Layout) -> str:
-    """Return why no advertisement leaves at the port of its solicitation; empty if one does."""
-    stop = not_classified(trace, Purpose.GUEST_ND, layout)
-    if stop:
-        return stop
-    for stage, purpose in (
-        (Stage.SERVICE, Purpose.GUEST_ND_ANSWER),
-        (Stage.ND, Purpose.SERVICE_ND),
-    ):
-        name, hop = TABLES[stage].name, trace.at(layout.number(stage))
-        if hop is None:
-            return f"stops before the {name} table: {dropped(port.name)}"
-        if hop.purpose is not purpose:
-            missing = f"the {purpose_name(purpose)} flow for {target} is missing"
-            return f"stops in the {name} table: {missing}, {stranger(hop)} takes it"
-        actions = hop.actions
-    return "" if _BACK in actions else f"the answer does not leave at {port.name}"
+def _not_returned(trace: Trace, purpose: Purpose, port: KnownPort) -> str:
+    """Return why the flow of *purpose* does not answer at the ingress port; empty: it does."""
+    if any(hop.purpose is purpose and _RETURNED in hop.actions for hop in trace.hops):
+        return ""
+    return f"the answer does not leave at {port.name}"
 
 
 def there(
     trace: Trace,
     port: KnownPort,
+    address: GuestAddress,
     *,
-    version: int = 4,
     tap: Tap,
     layout: Layout,
     label: str | None = None,
 ) -> Leg:
     """Judge the path of the SYN to tap-metadata, or to the patch port of a second bridge.
 
-    :param version: the SYN's version of IP.
     :param label: Meta MAC of its address; None: there is no second bridge.
     """
-    steps = tuple(step(hop, layout) for hop in trace.hops)
-    stop = not_classified(trace, Purpose.GUEST_SYN, layout)
-    if stop:
-        return Leg(steps, stop)
-    name = TABLES[Stage.SERVICE].name
+    stop, to_controller = not_classified(trace, Purpose.GUEST_SYN, layout), False
     hop = trace.at(layout.number(Stage.SERVICE))
-    if hop is None:
-        return Leg(steps, f"stops before the {name} table: {dropped(port.name)}")
-    if not hop.matched:
-        return Leg(steps, f"stops in the {name} table: no flow matches it")
-    wrong = _not_untagged(trace, hop, layout) if port.vid else ""
-    if wrong:
-        return Leg(steps, wrong)
-    if hop.purpose is Purpose.ADDRESS:
+    stops = f"stops in the {TABLES[Stage.SERVICE].name} table: "
+    if stop:
+        pass
+    elif hop is None:
+        stop = f"stops before the {TABLES[Stage.SERVICE].name} table: {dropped(port.name)}"
+    elif not hop.matched:
+        stop = f"{stops}no flow matches it"
+    elif port.vid and (tagged := _not_untagged(trace, hop, port, layout)):
+        stop = tagged
+    elif hop.purpose is Purpose.ADDRESS:
         last = trace.at(layout.number(Stage.SUBPORT)) if port.vid else hop
-        return Leg(steps, _misdirected(last or hop, trace, tap, version, label))
-    if hop.purpose is Purpose.SYN:
+        stop = _misdirected(last or hop, trace, tap, address.ip.version, label)
+    elif hop.purpose is Purpose.SYN:
+        to_controller = True
         if port.state is PortState.NO_INSTANCE:
-            return Leg(steps, f"stops in the {name} table: {no_instance(port)}", to_controller=True)
-        return Leg(steps, to_controller=True)
-    if hop.purpose is Purpose.SERVICE_DROP:
-        return Leg(steps, f"stops in the {name} table: the port's first-SYN flow is missing")
-    return Leg(steps, f"stops in the {name} table: {stranger(hop)} takes it")
+            stop = f"{stops}{no_instance(port)}"
+    elif hop.purpose is Purpose.SERVICE_DROP:
+        stop = f"{stops}the port's first-SYN flow is missing"
+    else:
+        stop = f"{stops}{stranger(hop)} takes it"
+    return replace(_leg(trace, layout, stop), to_controller=to_controller)
 
 
-def _not_untagged(trace: Trace, hop: Hop, layout: Layout) -> str:
+def _not_untagged(trace: Trace, hop: Hop, port: KnownPort, layout: Layout) -> str:
     """Return why a frame of a tagged subport does not pass the subport table; empty if it does.
 
     :param hop: its flow in the service table.
     """
     wanted = {Purpose.ADDRESS: Purpose.SUBPORT_PROXY, Purpose.SYN: Purpose.SUBPORT_SYN}
-    expected = wanted.get(hop.purpose) if isinstance(hop.purpose, Purpose) else None
-    if expected is None:
+    if hop.purpose is None or hop.purpose not in wanted:
         return ""
-    name, last = TABLES[Stage.SUBPORT].name, trace.at(layout.number(Stage.SUBPORT))
-    if last is None:
+    if trace.at(layout.number(Stage.SUBPORT)) is None:
+        name = TABLES[Stage.SUBPORT].name
         return f"stops before the {name} table: {stranger(hop)} does not lead there"
-    if last.purpose is not expected:
-        missing = f"the {purpose_name(expected)} flow is missing"
-        return f"stops in the {name} table: {missing}, {stranger(last)} takes it"
-    return ""
+    return _missed(trace, [(wanted[hop.purpose], "")], port=port.name, layout=layout)
 
 
-def on(trace: Trace, layout: Layout) -> str:
+def _misdirected(hop: Hop, trace: Trace, tap: Tap, version: int, label: str | None) -> str:
+    if not hop.outputs_to(tap.ofport):
+        where = "tap-metadata's" if label is None else "the patch"
+        return f"its flow does not lead to {where} port ({tap.ofport})"
+    if label is not None:
+        return differs(trace, {"dl_src": label})
+    wanted = {"dl_dst": tap.mac, NOTATIONS[version].destination: tap.service(version).ip}
+    return differs(trace, wanted | {"tp_dst": str(tap.port)})
+
+
+def after_syn(trace: Trace, layout: Layout) -> str:
     """Return why packets after the SYN, which take another flow, miss the service table."""
     stop = not_classified(trace, Purpose.GUEST_HTTP, layout)
     return f"after the SYN: {stop}" if stop else ""
@@ -418,32 +174,33 @@ def back(
     :param address: None if no address is known yet: then the SYN-ACK only has to reach the reply
         table, where the controller installs the address' flow.
     """
-    steps = tuple(step(hop, layout) for hop in trace.hops)
-    stop = not_classified(trace, Purpose.FROM_TAP, layout)
-    if stop:
-        return Leg(steps, f"on the return path: {stop}")
+    stop, hop = (
+        not_classified(trace, Purpose.FROM_TAP, layout),
+        trace.at(layout.number(Stage.REPLY)),
+    )
     name = TABLES[Stage.REPLY].name
-    hop = trace.at(layout.number(Stage.REPLY))
-    if hop is None:
-        why = dropped("tap-metadata")
-        return Leg(steps, f"on the return path: stops before the {name} table: {why}")
-    if not hop.ours:
-        return Leg(steps, f"on the return path: stops in the {name} table: no flow matches it")
-    if address is None:
-        return Leg(steps)
-    if hop.purpose is not Purpose.REPLY:
-        cause = "there is no reply flow for its key"
-        return Leg(steps, f"on the return path: stops in the {name} table: {cause}")
-    of = NOTATIONS[address.ip.version]
-    wanted = {
-        of.destination: str(address.ip),
-        "dl_dst": address.mac,
-        of.source: asked(address, tap),
-    }
-    wrong = differs(trace, wanted | {"tp_src": str(METADATA_PORT), **_tag(port)})
-    if not hop.outputs_to(port.ofport or 0):
-        wrong = f"it does not leave at {port.name} (ofport {port.ofport})"
-    return Leg(steps, f"on the return path: {wrong}" if wrong else "")
+    if stop:
+        pass
+    elif hop is None:
+        stop = f"stops before the {name} table: {dropped('tap-metadata')}"
+    elif not hop.ours:
+        stop = f"stops in the {name} table: no flow matches it"
+    elif address is None:
+        pass
+    elif hop.purpose is not Purpose.REPLY:
+        stop = f"stops in the {name} table: there is no reply flow for its key"
+    elif not hop.outputs_to(port.ofport or 0):
+        stop = f"it does not leave at {port.name} (ofport {port.ofport})"
+    else:
+        of = NOTATIONS[address.ip.version]
+        wanted = {
+            of.destination: str(address.ip),
+            "dl_dst": address.mac,
+            of.source: service_of(address, tap),
+            "tp_src": str(METADATA_PORT),
+        }
+        stop = differs(trace, {**wanted, **vlan_tag(port)})
+    return _leg(trace, layout, stop, on=BACK)
 
 
 def no_instance(port: KnownPort) -> str:
@@ -473,36 +230,42 @@ def not_classified(trace: Trace, purpose: Purpose, layout: Layout) -> str:
     """
     stage = purpose.stage
     number, name, hook = layout.number(stage), table_of(stage).name, layout.priority(purpose)
-    hop = trace.at(number)
-    if hop is None:
-        first = trace.hops[0] if trace.hops else None
-        taken = f"{stranger(first)} takes it first" if first is not None else "no flow matches it"
-        return f"does not reach the {name} table ({number}): {taken}"
     # A foreign flow that resubmits passes the packet on: our hook comes next.
     hops = [hop for hop in trace.hops if hop.table == number]
     if any(hop.purpose is purpose for hop in hops):
         return ""
-    expected = f"the {purpose_name(purpose)} flow"
+    if not hops:
+        first = f"{stranger(trace.hops[0])} takes it first" if trace.hops else "no flow matches it"
+        return f"does not reach the {name} table ({number}): {first}"
+    hop, stops = hops[0], f"stops in the {name} table: "
+    missing = f"{stops}the {purpose_name(purpose)} flow is missing"
     if not hop.matched:
-        return f"stops in the {name} table: {expected} is missing"
+        return missing
     if hop.ours:
-        return f"stops in the {name} table: {expected} is missing, {stranger(hop)} takes it"
+        return f"{missing}, {stranger(hop)} takes it"
     if hop.priority >= hook:
-        return (
-            f"stops in the {name} table: {stranger(hop)} takes it, before dfmeta's hooks "
-            f"(priority {hook})"
-        )
-    return f"stops in the {name} table: {expected} is missing, so {stranger(hop)} takes it"
+        return f"{stops}{stranger(hop)} takes it, before dfmeta's hooks (priority {hook})"
+    return f"{missing}, so {stranger(hop)} takes it"
 
 
-def _misdirected(hop: Hop, trace: Trace, tap: Tap, version: int, label: str | None) -> str:
-    if not hop.outputs_to(tap.ofport):
-        where = "tap-metadata's" if label is None else "the patch"
-        return f"its flow does not lead to {where} port ({tap.ofport})"
-    if label is not None:
-        return differs(trace, {"dl_src": label})
-    wanted = {"dl_dst": tap.mac, NOTATIONS[version].destination: tap.service(version).ip}
-    return differs(trace, wanted | {"tp_dst": str(tap.port)})
+def _missed(
+    trace: Trace, expected: Iterable[tuple[Purpose, str]], *, port: str, layout: Layout
+) -> str:
+    """Return in which table the packet does not take the flow of its purpose; empty: in none.
+
+    :param expected: the purposes in the order of their tables, each with a clause about the flow.
+    :param port: name of the port at which the packet came in.
+    """
+    for purpose, clause in expected:
+        name, hop = table_of(purpose.stage).name, trace.at(layout.number(purpose.stage))
+        missing = f"stops in the {name} table: the {purpose_name(purpose)} flow{clause} is missing"
+        if hop is None:
+            return f"stops before the {name} table: {dropped(port)}"
+        if not hop.matched:
+            return missing
+        if hop.purpose is not purpose:
+            return f"{missing}, {stranger(hop)} takes it"
+    return ""
 
 
 def differs(trace: Trace, wanted: Mapping[str, str]) -> str:
@@ -544,3 +307,179 @@ def step(hop: Hop, layout: Layout) -> str:
     else:
         kind = f"{'unknown' if hop.ours else 'foreign'} flow, cookie {hop.cookie:#x}"
     return f"{name}: {kind}, priority {hop.priority}: {', '.join(hop.actions)}"
+
+
+# ``ofproto/trace`` follows a frame over the patch by itself, but prints the final packet of the
+# first bridge only. So the frame is traced on each bridge. An address that is not known yet has no
+# flows on the second bridge. For it, the path of the daemon's own probe is traced, which takes the
+# flows that all addresses share.
+
+
+@dataclass(frozen=True, slots=True)
+class MetaPath:
+    """A path from the patch through the second bridge to tap-meta, and back."""
+
+    meta: MetaSide
+    tap: MetaTap
+    label: str
+    """Meta MAC of the path."""
+    key: str
+    """Meta IP of the path."""
+    service: str
+    """Address of the service that the path leads to."""
+
+    @property
+    def _gateway(self) -> str:
+        return self.tap.keys.gateway(ip_address(self.key).version)
+
+    def there(self, address: GuestAddress, syn: Trace | None, run: Run) -> Leg:
+        """Trace the SYN from the patch to tap-meta.
+
+        :param syn: the SYN's path through the integration bridge, if it is sent to the patch.
+        """
+        names = self.meta.names
+        stop = (
+            ""
+            if syn is None
+            else _not_crossed(syn, names.patch_int, names.patch_meta, names.bridge)
+        )
+        packet = tcp(
+            {"in_port": self.tap.patch},
+            macs=(self.label, ROUTER_MAC),
+            ips=(address.ip, self.service),
+            ports=(SOURCE_PORT, METADATA_PORT),
+            flags="syn",
+        )
+        return Leg((), stop) if stop else self.arrival(run(names.bridge, packet).on(names.bridge))
+
+    def arrival(self, trace: Trace) -> Leg:
+        """Judge the path of the SYN on the second bridge."""
+        of = NOTATIONS[ip_address(self.key).version]
+        ways = (
+            (Purpose.META_SOURCE, f" of the Meta MAC {self.label}"),
+            (Purpose.META_TO_PROXY, f" to {self.service}"),
+        )
+        wanted = {
+            "dl_dst": self.tap.mac,
+            of.source: self.key,
+            of.destination: self._gateway,
+            "tp_dst": str(self.tap.port),
+        }
+        layout, names = self.meta.layout, self.meta.names
+        stop = (
+            not_classified(trace, Purpose.META_FROM_PATCH, layout)
+            or _missed(trace, ways, port=names.patch_meta, layout=layout)
+            or _elsewhere(trace, "tap-meta", self.tap.ofport, wanted)
+        )
+        return _leg(trace, layout, stop, on=f"on {names.bridge}: ")
+
+    def back(self, bridge: str, run: Run) -> Leg:
+        """Trace the proxy's SYN-ACK from tap-meta to the patch, and over it to *bridge*."""
+        names = self.meta.names
+        packet = tcp(
+            {"in_port": self.tap.ofport},
+            macs=(self.tap.mac, NEXT_HOP_MAC),
+            ips=(self._gateway, self.key),
+            ports=(self.tap.port, SOURCE_PORT),
+            flags="syn|ack",
+        )
+        trace = run(names.bridge, packet)
+        leg = self.departure(trace.on(names.bridge))
+        stop = leg.stop or _not_crossed(trace, names.patch_meta, names.patch_int, bridge, on=BACK)
+        return replace(leg, stop=stop)
+
+    def departure(self, trace: Trace) -> Leg:
+        """Judge the path of the SYN-ACK on the second bridge."""
+        of = NOTATIONS[ip_address(self.key).version]
+        wanted = {"dl_dst": self.label, of.source: self.service, "tp_src": str(METADATA_PORT)}
+        layout, names = self.meta.layout, self.meta.names
+        reply = [(Purpose.META_REPLY, f" to {self.key}")]
+        stop = (
+            not_classified(trace, Purpose.META_FROM_TAP, layout)
+            or _missed(trace, reply, port=names.patch_meta, layout=layout)
+            or _elsewhere(trace, names.patch_meta, self.tap.patch, wanted)
+        )
+        return _leg(trace, layout, stop, on=f"{BACK}on {names.bridge}: ")
+
+    def answer(self, in_port: int) -> str:
+        """Return the SYN-ACK as it comes over the patch to the integration bridge.
+
+        :param in_port: its patch port.
+        """
+        return tcp(
+            {"in_port": in_port},
+            macs=(self.tap.mac, self.label),
+            ips=(self.service, self.key),
+            ports=(METADATA_PORT, SOURCE_PORT),
+            flags="syn|ack",
+        )
+
+
+def meta_path(
+    wanted: HostSettings,
+    snapshot: Snapshot,
+    *,
+    bits: Mapping[str, Mapping[int, PortBits]],
+    slot: int,
+    address: GuestAddress,
+    ip6: tuple[str, ...],
+) -> MetaPath | str | None:
+    """Return the path of the address with *slot* over the patch, or why there is none.
+
+    :param bits: see :func:`~dfmeta.doctor.checks_switch.meta_patch`.
+    :param slot: the slot of the address, or that of the daemon's own probe.
+    :param ip6: the IPv6 addresses at which guests are served.
+    :return: None: there is no second bridge.
+    """
+    meta = wanted.meta
+    if meta is None:
+        return None
+    findings = (
+        checks_switch.meta_bridge(snapshot, wanted, meta),
+        *checks_switch.meta_patch(snapshot, wanted, meta, bits),
+    )
+    if (fault := first_fault(findings)) is not None:
+        return f"stops at the patch: {fault.text}; {fault.remedy}"
+    tap = meta_tap_of(wanted, snapshot, ip6=ip6)
+    if tap is None:
+        return f"stops on {meta.names.bridge}: {meta.names.tap} has no port number there"
+    version = address.ip.version
+    if slot == tap.keys.probe_number(version):
+        key = tap.keys.probe_key(version)
+    else:
+        # Keys of this scheme do not depend on the endpoint.
+        key = str(tap.keys.key_of(Endpoint(0), slot))
+    return MetaPath(meta, tap, tap.keys.label(slot), key, str(address.service or tap.guest_ip))
+
+
+def no_patch(wanted: HostSettings, snapshot: Snapshot) -> str:
+    """Return why the integration bridge has no patch port; empty: it needs none, or has it."""
+    if wanted.meta is None:
+        return ""
+    fault = first_fault(checks_switch.meta_patch(snapshot, wanted, wanted.meta))
+    return f"{fault.text}; {fault.remedy}" if fault is not None else ""
+
+
+def _elsewhere(trace: Trace, name: str, number: int, wanted: Mapping[str, str]) -> str:
+    """Return why the packet does not leave at the right port as it should; empty: it does."""
+    if not any(hop.outputs_to(number) for hop in trace.hops):
+        return f"its flow does not lead to the port {name} ({number})"
+    if "dl_vlan" in trace.final:
+        return "it leaves with a VLAN tag"
+    return differs(trace, wanted)
+
+
+def _not_crossed(trace: Trace, port: str, peer: str, bridge: str, *, on: str = "") -> str:
+    """Return why a frame that is sent to a patch port does not reach *bridge*; empty: it does.
+
+    :param trace: the trace of the frame on its first bridge.
+    :param port: name of the patch port.
+    :param peer: its peer on *bridge*.
+    :param on: the beginning of the text.
+    """
+    if trace.on(bridge).hops:
+        return ""
+    return (
+        f"{on}stops at the patch port {port}: what is sent there does not come out of {peer} on "
+        f"{bridge}: `dfmeta doctor` (line meta-patch) shows the cause and the remedy"
+    )

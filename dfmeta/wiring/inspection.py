@@ -15,9 +15,9 @@ from dfmeta.conf import attachments as attachment_options
 from dfmeta.conf import limits as limit_options
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.conf.kinds import HAPROXY_ACCOUNT, WORKER_ACCOUNT, account_of
-from dfmeta.doctor.checks_daemon import OptionFacts
-from dfmeta.doctor.checks_haproxy import ProgramFacts
-from dfmeta.doctor.probes import AttachmentOptions, InspectionOptions
+from dfmeta.doctor.checks_daemon import OptionFacts, ProgramFacts
+from dfmeta.doctor.checks_trunks import AttachmentOptions
+from dfmeta.doctor.probes import InspectionOptions
 from dfmeta.doctor.services import ServiceOptions
 from dfmeta.errors import ConfigError
 from dfmeta.neutron.client import NeutronApi

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dfmeta.cli import ports_command
+from dfmeta.cli import common, ports_command
 from dfmeta.cli.ports_command import answer_of, ports
 from dfmeta.cmd.ports import port_rows
 from dfmeta.doctor.agent import Agent
@@ -168,7 +168,7 @@ def answer(
         return (200 if documents[path] is not None else 404), documents[path]
 
     agent = Agent("127.0.0.1:9697", request)
-    monkeypatch.setattr(ports_command, "load_config", lambda _files: None)
+    monkeypatch.setattr(common, "load_config", lambda _files: None)
     monkeypatch.setattr(ports_command, "agent_of", lambda _conf: agent)
 
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from dfmeta.doctor.services import Later
+from dfmeta.doctor.services import Future
 from dfmeta.host.listeners import client_user, listener_at, listeners_of
 from dfmeta.host.system import own_route, read_clock
 
@@ -62,9 +62,9 @@ def test_user_of_a_client_is_known_while_its_socket_is_open() -> None:
 
 def test_late_answer_is_none_and_an_error_is_raised() -> None:
     go_on = threading.Event()
-    late = Later(lambda: go_on.wait())
+    late = Future(lambda: go_on.wait())
     assert late.get(0.0) is None
     go_on.set()
     assert late.get(60) is True
     with pytest.raises(ZeroDivisionError):
-        Later(lambda: 1 // 0).get(60)
+        Future(lambda: 1 // 0).get(60)

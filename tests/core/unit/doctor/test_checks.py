@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address
 from typing import Any
 
 from dfmeta.apps.switch_ports import NO_FWD, NO_RECV, PortBits, cut_of
 from dfmeta.doctor import (
     checks_daemon,
+    checks_flows,
     checks_guests,
     checks_host,
     checks_switch,
@@ -67,8 +69,8 @@ def test_working_host_has_no_fault() -> None:
     findings = [
         checks_host.device(HOST, SETTINGS),
         checks_host.address(HOST, SETTINGS),
-        checks_host.rule_from(HOST, SETTINGS),
-        checks_host.rule_oif(HOST, SETTINGS),
+        checks_host.rule(HOST, SETTINGS, "from"),
+        checks_host.rule(HOST, SETTINGS, "oif"),
         checks_host.route(HOST, SETTINGS),
         checks_host.way_back(HOST, SETTINGS),
         checks_host.neighbour(HOST, SETTINGS),
@@ -80,7 +82,7 @@ def test_working_host_has_no_fault() -> None:
         checks_host.checksum(HOST, "netdev", wanted=SETTINGS),
         checks_host.listener(HOST, SETTINGS, running=True),
         checks_switch.tap(TAP, Snapshot(), wanted=SETTINGS),
-        checks_switch.tap_vlan(TAP),
+        *checks_switch.vlan([TAP]),
         checks_switch.bridge(Bridge("br-int"), SETTINGS),
         checks_daemon.user(0),
     ]
@@ -178,7 +180,7 @@ def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:
     bare = HostFacts(up=True, rules=tuple(replace(rule, present=False) for rule in HOST.rules))
     checks: tuple[Callable[[HostFacts, HostSettings], Finding | None], ...] = (
         *(checks_host.address, checks_host.route, checks_host.neighbour),
-        *(checks_host.rule_from, checks_host.rule_oif),
+        *(partial(checks_host.rule, selector=each) for each in ("from", "oif")),
     )
     for wanted, command in ((SETTINGS, "`ip "), (other, "`ip -6 ")):
         found = [one(check(bare, wanted)) for check in checks]
@@ -242,7 +244,7 @@ def test_faults_of_tap_metadata_in_ovsdb() -> None:
         (replace(TAP, type="system", tag=None), (), "", ""),
     ):
         found = [checks_switch.tap(tap, Snapshot(interfaces=others), wanted=SETTINGS)]
-        found += [checks_switch.tap_vlan(tap)] if tap is not None else []
+        found += checks_switch.vlan([tap]) if tap is not None else []
         faults = [finding.text for finding in found if status(finding) is WRONG]
         assert len(faults) == len(texts), tap
         assert all(text in fault for text, fault in zip(texts, faults, strict=True)), tap
@@ -262,9 +264,9 @@ def test_foreign_flow_before_ours_is_named_with_its_port() -> None:
         ([replace(flow, match={"in_port": 2})], OK, ""),
         (None, UNKNOWN, ""),
     ):
-        (finding,) = checks_switch.foreign_flows(flows, NAMES, wanted=SETTINGS)
+        (finding,) = checks_flows.foreign_flows(flows, NAMES, wanted=SETTINGS)
         expect([(finding, expected, text)])
-    (finding,) = checks_switch.our_flows(None, "", bridge="br-int")
+    (finding,) = checks_flows.our_flows(None, "", bridge="br-int")
     assert status(finding) is UNKNOWN
 
 
@@ -273,7 +275,7 @@ def test_port_that_waits_for_its_guest_by_live_migration_has_no_fault() -> None:
     announcements = Foreign(0xA880F609, 1010, {"in_port": 1, "eth_type": 0x8035}, "output:1")
     arp = replace(announcements, match={"in_port": 1, "eth_type": 0x806})
     flows = [pause, announcements, arp]
-    waits, rest = checks_switch.foreign_flows(flows, NAMES, wanted=SETTINGS)
+    waits, rest = checks_flows.foreign_flows(flows, NAMES, wanted=SETTINGS)
     expect(
         [
             (waits, OK, "waits for activation (live migration): tap1"),
@@ -286,7 +288,7 @@ def test_port_that_waits_for_its_guest_by_live_migration_has_no_fault() -> None:
         [pause, replace(announcements, match={"in_port": 1, "eth_type": 0x86DD})],
         [replace(pause, match={"in_port": 1, "eth_type": 0x800}), announcements],
     ):
-        (finding,) = checks_switch.foreign_flows(flows, NAMES, wanted=SETTINGS)
+        (finding,) = checks_flows.foreign_flows(flows, NAMES, wanted=SETTINGS)
         expect([(finding, WRONG, "takes packets of tap1 to")])
 
 
@@ -337,12 +339,12 @@ def test_state_path_is_a_folder_of_the_daemon_or_of_root() -> None:
     def judged(of: Owners, **facts: Any) -> Finding:
         return checks_daemon.state_path(FolderFacts(**facts), SETTINGS.state_path, owners=of)
 
-    assert status(judged(Owners(), there=True)) is OK
+    assert status(judged(Owners(), exists=True)) is OK
     for facts in (
-        {"there": False},
-        {"there": True, "mode": 0o750},
-        {"there": True, "folder": False},
-        {"there": True, "error": "Permission denied"},
+        {"exists": False},
+        {"exists": True, "mode": 0o750},
+        {"exists": True, "folder": False},
+        {"exists": True, "error": "Permission denied"},
     ):
         assert status(judged(Owners(), **facts)) is WRONG, facts
     remedy = "`chown -R root: /var/lib/dfmeta`"
@@ -355,7 +357,7 @@ def test_state_path_is_a_folder_of_the_daemon_or_of_root() -> None:
         (0, 65534, 1000, "/var/lib/dfmeta (user 1000)", remedy),
     ):
         owners = Owners(daemon=daemon, worker=worker)
-        finding = judged(owners, there=True, owners={"/var/lib/dfmeta": uid})
+        finding = judged(owners, exists=True, owners={"/var/lib/dfmeta": uid})
         expect([(finding, WRONG if texts else OK, *(texts or [""]))])
 
 

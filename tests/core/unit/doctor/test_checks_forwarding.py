@@ -22,7 +22,7 @@ def test_restoration_is_a_fault_only_while_nothing_is_forwarded() -> None:
         (False, PathFacts(), CheckStatus.OK),
         (True, None, CheckStatus.WRONG),
         (True, PathFacts(), CheckStatus.WRONG),
-        (True, PathFacts(asked=False), CheckStatus.WRONG),
+        (True, PathFacts(sent=False), CheckStatus.WRONG),
         (True, PathFacts(answered=True), CheckStatus.WARNING),
     ):
         finding = checks_switch.restore_wait(is_set, facts)

@@ -44,8 +44,8 @@ NOW = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)
 NO_RECORD = GuestFailure(404, "no record", "`dfmeta store put x`", NOW - timedelta(minutes=2), 12)
 
 
-def port(number: int, failure: GuestFailure | None = None, *, asked: bool = True) -> KnownPort:
-    return replace(PORT, name=f"tap{number}", asked=asked, failure=failure)
+def port(number: int, failure: GuestFailure | None = None, *, requested: bool = True) -> KnownPort:
+    return replace(PORT, name=f"tap{number}", requested=requested, failure=failure)
 
 
 def judge(*ports: KnownPort) -> list[Finding]:
@@ -54,7 +54,7 @@ def judge(*ports: KnownPort) -> list[Finding]:
 
 def test_guests_that_fail_are_named_with_how_and_what_to_do() -> None:
     yesterday = replace(NO_RECORD, since=NOW - timedelta(days=1), times=1)
-    (fine,) = judge(port(1), port(2, asked=False), port(3, asked=False))
+    (fine,) = judge(port(1), port(2, requested=False), port(3, requested=False))
     (both,) = judge(port(1), port(2, yesterday), port(3, NO_RECORD))
     (single,) = judge(port(3, NO_RECORD))
     none = "no guest fails, of 1 that have sent requests since dfmeta-agent's start; 2 of 3 guests"
@@ -115,8 +115,8 @@ def test_a_row_of_the_daemons_is_read() -> None:
     found = known({**row, "last_failure": {**last, **moment, "failing": True}})
     assert found.addresses == {1: address(), SLOT6 + 1: address6()}
     assert found.failure == GuestFailure(404, "no record", "r", NOW - timedelta(minutes=2), 2)
-    assert found.asked
-    assert not known({**row, "requests": None}).asked
+    assert found.requested
+    assert not known({**row, "requests": None}).requested
     for one in ({"key": "10.0.0.1"}, {"ip": "nonsense"}, {"ip": GUEST_IP6, "service": None}):
         with pytest.raises((ValueError, KeyRangeError)):
             known({**row, "addresses": [{**row["addresses"][0], **one}]})
@@ -128,7 +128,7 @@ def test_probe_is_judged_for_each_version() -> None:
     six = path(silent, wanted)
     expect(
         [
-            (path(PathFacts(asked=False, cause="not connected"), SETTINGS), UNKNOWN, "not connect"),
+            (path(PathFacts(sent=False, cause="not connected"), SETTINGS), UNKNOWN, "not connect"),
             (path(PathFacts(answered=True, seconds=0.0012), SETTINGS), OK, "in 1.2 ms"),
             (path(PathFacts(answered=True, whole=False), SETTINGS), WRONG, "incomplete TCP checks"),
             (path(silent, SETTINGS), WRONG, "the host is silent"),

@@ -6,7 +6,7 @@ from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
 from dfmeta.apps.switch_ports import LINK_DOWN, NO_RECV, PortBits
-from dfmeta.doctor import checks_host, checks_meta, checks_switch
+from dfmeta.doctor import checks_flows, checks_host, checks_switch
 from dfmeta.doctor.facts import HostSettings, PathFacts
 from dfmeta.doctor.finding import Finding
 from dfmeta.flows.family import IPV6
@@ -72,12 +72,12 @@ def faults(*findings: Finding) -> list[str]:
 
 def test_host_as_dfmeta_makes_it_has_no_fault() -> None:
     found = [
-        checks_meta.bridge(META_SNAPSHOT, META_SETTINGS, META),
-        *checks_meta.patch(META_SNAPSHOT, META_SETTINGS, META),
-        *checks_meta.patch_vlan(META_SNAPSHOT, META_SETTINGS, META),
-        *checks_meta.mappings(META_SNAPSHOT, (), META),
-        checks_meta.room([META_PORT], META_SETTINGS),
-        checks_meta.ids([META_PORT], STORED),
+        checks_switch.meta_bridge(META_SNAPSHOT, META_SETTINGS, META),
+        *checks_switch.meta_patch(META_SNAPSHOT, META_SETTINGS, META),
+        *checks_switch.vlan(checks_switch.patch_ports(META_SNAPSHOT, META_SETTINGS, META)),
+        *checks_flows.mappings(META_SNAPSHOT, (), META),
+        checks_switch.meta_range([META_PORT], META_SETTINGS),
+        checks_switch.meta_ids([META_PORT], STORED),
         checks_switch.tap(
             META_SNAPSHOT.interface("tap-meta", "br-meta"), META_SNAPSHOT, wanted=META_SETTINGS
         ),
@@ -86,19 +86,19 @@ def test_host_as_dfmeta_makes_it_has_no_fault() -> None:
     ]
     assert None not in found
     assert faults(*filter(None, found)) == []
-    assert checks_host.rule_from(HOST, META_SETTINGS) is None
-    assert checks_host.rule_oif(HOST, META_SETTINGS) is None
+    assert checks_host.rule(HOST, META_SETTINGS, "from") is None
+    assert checks_host.rule(HOST, META_SETTINGS, "oif") is None
 
 
 def bridge_with(*ports: str, ours: str = "", meta: str = "", fail_mode: str = "secure") -> Finding:
     """The finding on a second bridge of others with these ports and datapath types."""
     bridges = (Bridge("br-int", ours), Bridge("br-meta", meta, (), fail_mode))
     interfaces = (*(Interface(name, "br-meta") for name in ports), Interface("guest", "br-int"))
-    return checks_meta.bridge(Snapshot(bridges, interfaces), META_SETTINGS, META)
+    return checks_switch.meta_bridge(Snapshot(bridges, interfaces), META_SETTINGS, META)
 
 
 def test_second_bridge() -> None:
-    bridge, no_openflow = checks_meta.bridge, "the bridge does not speak OpenFlow 1.3"
+    bridge, no_openflow = checks_switch.meta_bridge, "the bridge does not speak OpenFlow 1.3"
     ours, uplink = ("br-meta", "tap-meta", "phy-br-meta"), "uplink"
     other = "[df_metadata] meta_bridge to another name, or remove the ports of"
     expect(
@@ -137,15 +137,15 @@ def test_patch_between_the_bridges() -> None:
         (changed("int-br-meta", tag=None, vlan_mode="", cvlans=()), "int-br-meta has tag=None"),
         (changed("phy-br-meta", cvlans=()), "phy-br-meta has tag=4095 vlan_mode=dot1q-tunnel cvl"),
     ):
-        patch = checks_meta.patch(snapshot, META_SETTINGS, META)
-        vlan = checks_meta.patch_vlan(snapshot, META_SETTINGS, META)
+        patch = checks_switch.meta_patch(snapshot, META_SETTINGS, META)
+        vlan = checks_switch.vlan(checks_switch.patch_ports(snapshot, META_SETTINGS, META))
         (found,) = faults(*patch, *vlan)
         assert found.startswith(text), text
 
 
 def test_patch_port_from_which_the_switch_takes_no_frames() -> None:
     bits = {"br-meta": {2: PortBits(config=NO_RECV, state=LINK_DOWN)}, "br-int": {3: PortBits()}}
-    (found,) = checks_meta.patch(META_SNAPSHOT, META_SETTINGS, META, bits)
+    (found,) = checks_switch.meta_patch(META_SNAPSHOT, META_SETTINGS, META, bits)
     (text,) = faults(found)
     assert text.startswith("phy-br-meta is cut off, so no guest is served: the switch accepts no")
     assert "mod-port br-meta phy-br-meta receive" in found.remedy
@@ -191,7 +191,7 @@ def test_flows_of_other_programs_on_the_second_bridge() -> None:
         (Foreign(0x1, 202, {}, "drop", 91), WRONG),
         (Foreign(0x1, 202, {}, "drop", 7), OK),
     ):
-        (found,) = checks_meta.mappings(META_SNAPSHOT, (flow,), META)
+        (found,) = checks_flows.mappings(META_SNAPSHOT, (flow,), META)
         delete = f'"cookie=0x1/-1,table={flow.table}"'
         remedies = [] if expected is OK else ["meta:br-meta from [ovs] bridge_mappings", delete]
         expect([(found, expected, "", *remedies)])
@@ -203,12 +203,12 @@ def test_mapping_in_ovsdb_is_a_warning() -> None:
         ({"ovn-bridge-mappings": "a:br-ex", "x": "a:br-meta"}, (), OK, ""),
         ({}, None, UNKNOWN, ""),
     ):
-        (found,) = checks_meta.mappings(replace(META_SNAPSHOT, external_ids=ids), flows, META)
+        (found,) = checks_flows.mappings(replace(META_SNAPSHOT, external_ids=ids), flows, META)
         assert (found.status, text in found.text) == (expected, True), ids
 
 
 def test_ports_without_a_meta_ip_are_named() -> None:
-    room = checks_meta.room
+    room = checks_switch.meta_range
     late = replace(META_PORT, name="late", state=PortState.NO_META_IP, key="", label="")
     lost = "so 1 ports have none and their guests are not served: late"
     expect(
@@ -223,7 +223,7 @@ def test_ports_without_a_meta_ip_are_named() -> None:
 
 
 def test_meta_ips_that_ovsdb_has_not_are_named() -> None:
-    ids, six = checks_meta.ids, "fd00:a9fe:a9fe:a9fe::3"
+    ids, six = checks_switch.meta_ids, "fd00:a9fe:a9fe:a9fe::3"
     for stored, text in (
         (MetaIds("240.0.0.9", META_MAC), "tap1 (240.0.0.9, in use: 240.0.0.3)"),
         (

@@ -6,23 +6,23 @@ from typing import Any
 
 from dfmeta.doctor import (
     checks_daemon,
-    checks_guests,
-    checks_haproxy,
+    checks_flows,
     checks_services,
     checks_switch,
     checks_system,
 )
-from dfmeta.doctor.checks_daemon import DiskFacts, SecretFile
-from dfmeta.doctor.checks_haproxy import EngineFacts, MapFacts, ProgramFacts
-from dfmeta.doctor.checks_services import (
-    GuestFact,
-    LibvirtFacts,
-    LookupFacts,
-    NeutronFacts,
-    StoreFacts,
-    TokenFacts,
+from dfmeta.doctor.checks_daemon import (
+    DiskFacts,
+    EngineFacts,
+    MapFacts,
+    Owners,
+    ProgramFacts,
+    SecretFile,
 )
+from dfmeta.doctor.checks_services import LibvirtFacts, LookupFacts, NeutronFacts
+from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import Finding
+from dfmeta.errors import TokenFileError
 from dfmeta.flows.family import bare_request
 from dfmeta.flows.flow import Flow, Seen
 from dfmeta.flows.integration_bridge import first_syn, guest_fragment, guest_syn
@@ -31,9 +31,13 @@ from dfmeta.host.process import CAPABILITIES, AccountFacts, ChildFacts, ProcessF
 from dfmeta.host.system import NetworkdFacts
 from dfmeta.model import Endpoint
 from dfmeta.proxy.backends.nova_requests import NovaFact
+from dfmeta.store.auth.tokens import StaticToken
+from dfmeta.store.db import HEAD
+from dfmeta.store.db.database_facts import Looked
 from tests.core.unit.doctor.values import (
     INSTANCE,
     OK,
+    PORT,
     SETTINGS,
     UNKNOWN,
     WARNING,
@@ -105,7 +109,7 @@ def seen(*flows: Flow) -> list[Seen]:
 
 def test_guests_that_flood_are_named_once() -> None:
     def floods(*flows: Flow) -> Finding:
-        return checks_guests.floods(seen(*flows), {Endpoint(1): "tap1"})
+        return checks_flows.floods(seen(*flows), {Endpoint(1): "tap1"})
 
     calm, known, other = guest_syn(Endpoint(1)), Endpoint(1), Endpoint(2)
     both = guest_syn(known, floods=True), first_syn(known, floods=True)
@@ -113,7 +117,7 @@ def test_guests_that_flood_are_named_once() -> None:
         [
             (floods(), OK, "no guest floods"),
             (floods(calm, guest_fragment(known)), OK, "no guest floods"),
-            (checks_guests.floods([Seen(None, 9, 0, 1)], {}), OK, "no guest floods"),
+            (checks_flows.floods([Seen(None, 9, 0, 1)], {}), OK, "no guest floods"),
             (floods(*both), WARNING, "tap1: the guest sends too many SYNs"),
             (floods(calm, bare_request(known, floods=True)), WARNING, "tap1: "),
             (floods(*both, guest_syn(other, floods=True)), WARNING, "ofport 2, tap1: "),
@@ -163,9 +167,9 @@ def test_networkd_is_wrong_while_it_runs_and_removes_routes_or_rules() -> None:
     no = "[Network]\\nManageForeignRoutes=no\\n"
     expect(
         [
-            (networkd(NetworkdFacts(False, on), SETTINGS), OK, ""),
-            (networkd(NetworkdFacts(True), SETTINGS), OK, ""),
-            (networkd(NetworkdFacts(True, on), SETTINGS), WRONG, "", no),
+            (networkd(NetworkdFacts(False, on)), OK, ""),
+            (networkd(NetworkdFacts(True)), OK, ""),
+            (networkd(NetworkdFacts(True, on)), WRONG, "", no),
         ]
     )
 
@@ -203,7 +207,7 @@ def test_files_with_secrets_are_for_their_owner_and_group() -> None:
 
 URL = "http://n:8775"
 GOOD = NovaFact("n:8775", 404, 400)
-STORE = StoreFacts("/s/store.db", revision="0003", known=("0001", "0002", "0003"))
+STORE = Looked("/s/store.db", file=True, revision=HEAD)
 SERVER = replace(STORE, shown="postgresql://h/d", file=False)
 
 
@@ -243,8 +247,8 @@ def test_nova_is_judged_by_its_answers_with_and_without_a_signature() -> None:
 
 
 def test_guests_that_nova_does_not_have_are_named() -> None:
-    def guest(name: str, status: int) -> GuestFact:
-        return GuestFact(name, INSTANCE, "p", status)
+    def guest(name: str, status: int) -> tuple[KnownPort, int]:
+        return replace(PORT, name=name, project="p"), status
 
     guests, good = checks_services.nova_guests, [guest(f"tap{number}", 200) for number in range(8)]
     lost = guests([*good, guest("tap8", 404), guest("tap9", 404)], of=200)
@@ -280,17 +284,17 @@ def test_neutrons_ports_are_those_of_this_host() -> None:
     def judged(**facts: Any) -> Finding:
         return checks_services.neutron(NeutronFacts(**facts), "h")
 
-    asked = {"id": "tap1"}
+    queried = {"id": "tap1"}
     expect(
         [
             (judged(), OK, ""),
-            (judged(asked=asked), WRONG, ""),
+            (judged(queried=queried), WRONG, ""),
             # An account that sees ports and not their hosts is no fault; one may be migrating.
             *(
-                (judged(asked=asked, seen=seen), OK, "")
+                (judged(queried=queried, seen=seen), OK, "")
                 for seen in ({"id": ""}, {"id": "h"}, {"id": "h", "other": "else"})
             ),
-            (judged(asked=asked, seen={"id": "else"}), WRONG, "", "[neutron] host = else"),
+            (judged(queried=queried, seen={"id": "else"}), WRONG, "", "[neutron] host = else"),
             *(
                 (judged(cause="no", status=code), WRONG, "", word)
                 for code, word in ((401, "token issue"), (403, "role add"), (0, "list"))
@@ -306,7 +310,7 @@ def test_database_of_the_store() -> None:
         [
             (database(STORE, running=True), OK, ""),
             (database(SERVER, running=True), OK, ""),
-            (checks_services.store_files(STORE), OK, ""),
+            (checks_services.store_files(STORE, Owners()), OK, ""),
             (database(gone, running=False), OK, ""),
             (database(gone, running=True), WRONG, "", "store restore"),
             (database(cut, running=True), WRONG, "truncated to 0 bytes", "store restore FILE`"),
@@ -316,12 +320,10 @@ def test_database_of_the_store() -> None:
             *(
                 (schema(replace(STORE, revision=revision), running=running), expected, "")
                 for revision, running, expected in (
-                    ("0002", False, OK),
                     (None, False, OK),
-                    ("0002", True, WRONG),
                     (None, True, WRONG),
-                    ("0004", False, WRONG),
-                    ("0004", True, WRONG),
+                    ("newer", False, WRONG),
+                    ("newer", True, WRONG),
                 )
             ),
         ]
@@ -335,14 +337,17 @@ def test_store_that_ours_asks_and_tokens() -> None:
     expect([(lookup(LookupFacts("u", code)), OK, "") for code in (200, 404)])
     expect([(lookup(LookupFacts("u", code)), WRONG, str(code)) for code in (401, 403, 302, 500)])
     expect([(lookup(LookupFacts("u", cause="gone")), WRONG, "cannot be queried: gone")])
-    for facts, expected in (
-        (TokenFacts("/t", valid=1), OK),
-        (TokenFacts("/t", valid=1, expired=1), OK),
-        (TokenFacts("/t", expired=1), WRONG),
-        (TokenFacts("/t", there=False), WRONG),
-        (TokenFacts("/t", cause="line 1", remedy="Mend"), WRONG),
+    moments = (datetime.fromtimestamp(seconds, UTC) for seconds in (1, 3))
+    old, new = (StaticToken("t", "", ("read",), expires=moment) for moment in moments)
+    unreadable = TokenFileError(path="/t", cause="line 1", remedy="Mend")
+    for tokens, expected in (
+        ([new], OK),
+        ([new, old], OK),
+        ([old], WRONG),
+        ([], WRONG),
+        (unreadable, WRONG),
     ):
-        assert status(checks_services.tokens(facts)) is expected, facts
+        assert status(checks_services.tokens("/t", tokens, now=2.0)) is expected, tokens
 
 
 def test_room_on_the_disk() -> None:
@@ -359,7 +364,7 @@ def test_room_on_the_disk() -> None:
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 USER = "dfmeta-haproxy"
-PROGRAM = ProgramFacts(binary="/usr/sbin/haproxy", version="2.6.12", user=USER)
+PROGRAM = ProgramFacts(binary="/usr/sbin/haproxy", version="2.6.12")
 ENGINE = EngineFacts(pid=7, version="2.6.12", connections=5, maxconn=100, map=MapFacts(entries=3))
 CHILD = ChildFacts(user=USER, uid=990, capabilities=0, descriptors=712, open=30)
 
@@ -367,17 +372,17 @@ CHILD = ChildFacts(user=USER, uid=990, capabilities=0, descriptors=712, open=30)
 def process(
     engine: EngineFacts = ENGINE, child: ChildFacts | None = CHILD, *, wanted: str = USER
 ) -> Finding:
-    (finding,) = checks_haproxy.process(engine, child, wanted=wanted, now=NOW)
+    (finding,) = checks_daemon.haproxy_process(engine, child, wanted=wanted, now=NOW)
     return finding
 
 
 def test_haproxy_in_order() -> None:
     found = [
-        checks_haproxy.program(PROGRAM, ENGINE),
+        checks_daemon.haproxy(PROGRAM, ENGINE),
         process(),
-        checks_haproxy.files(ENGINE, CHILD),
-        checks_haproxy.connections(ENGINE),
-        checks_haproxy.guest_map(ENGINE),
+        checks_daemon.haproxy_files(ENGINE, CHILD),
+        checks_daemon.haproxy_connections(ENGINE),
+        checks_daemon.haproxy_map(ENGINE),
     ]
     assert {status(finding) for finding in found} == {OK}
 
@@ -385,12 +390,12 @@ def test_haproxy_in_order() -> None:
 def test_program_that_cannot_be_used_or_was_upgraded() -> None:
     lacking, newer = ProgramFacts(cause="it is gone", remedy="Install"), "2.6.13"
     for engine, goes_on in ((ENGINE, True), (None, False), (EngineFacts(), False)):
-        found = checks_haproxy.program(lacking, engine)
+        found = checks_daemon.haproxy(lacking, engine)
         expect([(found, WRONG, "it is gone", "Install")])
         assert ("the one that runs goes on" in found.text) == goes_on
         text = f"haproxy {newer} is installed, but 2.6.12 runs" if goes_on else ""
         remedies = ["systemctl reload dfmeta-agent"] if goes_on else []
-        upgraded = checks_haproxy.program(replace(PROGRAM, version=newer), engine)
+        upgraded = checks_daemon.haproxy(replace(PROGRAM, version=newer), engine)
         expect([(upgraded, WARNING if goes_on else OK, text, *remedies)])
 
 
@@ -441,11 +446,11 @@ def test_limits_are_named_before_they_are_reached() -> None:
     for taken, expected in ((89, OK), (90, WARNING), (100, WRONG)):
         remedies = [] if expected is OK else ["raise [haproxy] maxconn"]
         for found in (
-            checks_haproxy.files(ENGINE, replace(CHILD, open=taken, descriptors=100)),
-            checks_haproxy.connections(replace(ENGINE, connections=taken)),
+            checks_daemon.haproxy_files(ENGINE, replace(CHILD, open=taken, descriptors=100)),
+            checks_daemon.haproxy_connections(replace(ENGINE, connections=taken)),
         ):
             expect([(found, expected, f"{taken} of 100", *remedies)])
-    expect([(checks_haproxy.connections(replace(ENGINE, connections=None)), UNKNOWN, "")])
+    expect([(checks_daemon.haproxy_connections(replace(ENGINE, connections=None)), UNKNOWN, "")])
 
 
 def test_map_that_differs_is_a_fault_in_numbers() -> None:
@@ -453,7 +458,7 @@ def test_map_that_differs_is_a_fault_in_numbers() -> None:
     text = "1 missing, 2 superfluous, 3 different, of 9 entries"
     expect(
         [
-            (checks_haproxy.guest_map(replace(ENGINE, map=other)), WRONG, text),
-            (checks_haproxy.guest_map(replace(ENGINE, map=None)), UNKNOWN, ""),
+            (checks_daemon.haproxy_map(replace(ENGINE, map=other)), WRONG, text),
+            (checks_daemon.haproxy_map(replace(ENGINE, map=None)), UNKNOWN, ""),
         ]
     )

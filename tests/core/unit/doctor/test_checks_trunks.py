@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from dfmeta.doctor import checks_guests, checks_trunks
-from dfmeta.doctor.checks_trunks import AttachmentFacts, Row
+from dfmeta.doctor.checks_trunks import AttachmentFacts, AttachmentOptions, AttachmentRow
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import CheckStatus, Finding
 from dfmeta.model import Port, PortKind, PortState
@@ -120,7 +120,7 @@ def test_parent_without_its_vm_leads_to_the_trunks_bridge() -> None:
 
 
 NOW = 1000.0
-ROW = Row(
+ROW = AttachmentRow(
     id="a1",
     port="tpi-1",
     container="c1",
@@ -130,13 +130,15 @@ ROW = Row(
     boot_id="",
     changed=0.0,
 )
-FACTS = AttachmentFacts(rows=[ROW], most=10, networks={"pods": 1400})
+OPTIONS = AttachmentOptions(most=10, networks={"pods": 1400})
+FACTS = AttachmentFacts(rows=[ROW], options=OPTIONS)
 TRUNK = (Bridge("tbr-1", external_ids={"dfmeta": "trunk"}),)
 VM = (
     Interface("tpi-1", "br-int", type="patch", options={"peer": "tpt-1"}, external_ids=IFACE),
     Interface("tpt-1", "tbr-1", type="patch", external_ids=IFACE),
     Interface("tap1", "tbr-1", external_ids=IFACE, mtu=1500),
 )
+LARGE, REMOTE = replace(OPTIONS, networks={"pods": 1501}), replace(OPTIONS, local=False)
 NAME = "c1 of tpi-1 (VID 100)"
 
 
@@ -167,23 +169,23 @@ def test_attachments_in_order_are_counted_and_faults_named() -> None:
     no_ports = f"attachments without their patch ports: {NAME}"
     nine = [f"a{number}" for number in range(9)]
     many = replace(FACTS, rows=[replace(ROW, id=one) for one in nine])
-    large = line(replace(FACTS, networks={"pods": 1501}))
+    large = line(replace(FACTS, options=LARGE))
     expect(
         [
             (line(), OK, "1 attachments of 1 VMs"),
-            (line(replace(FACTS, networks={"pods": 1500})), OK, ""),
+            (line(replace(FACTS, options=replace(OPTIONS, networks={"pods": 1500}))), OK, ""),
             (large, WARNING, "pods (1501, tpi-1: 1500)", "[attachment_network:pods] to 1500"),
-            (line(replace(FACTS, rows=[], networks={"pods": 1501}), ids=[]), WARNING, large.text),
+            (line(replace(FACTS, rows=[], options=LARGE), ids=[]), WARNING, large.text),
             (line(replace(many, rows=many.rows[:8]), ids=nine[:8]), OK, ""),
             (line(many, ids=nine), WARNING, ""),
             (
-                line(replace(FACTS, networks={})),
+                line(replace(FACTS, options=replace(OPTIONS, networks={}))),
                 *(WARNING, f"{NAME} on pods", "[attachment_network:pods]"),
             ),
             (line(ids=[]), WRONG, no_ports),
             (line(FACTS, first, ids=[]), WRONG, no_ports),
             (line(FACTS, first, replace(peer, options={}), ids=[]), WRONG, no_ports),
-            (line(replace(FACTS, local=False), ids=[]), OK, ""),
+            (line(replace(FACTS, options=REMOTE), ids=[]), OK, ""),
             (line(ids=["a1", "a9"]), WARNING, ": a9"),
             (line(AttachmentFacts(cause="it is away")), WRONG, "it is away"),
         ]
@@ -223,7 +225,7 @@ def tagged(entries: Mapping[int, str]) -> Interface:
 
 
 def test_entries_are_compared_where_tags_reach_the_bridge() -> None:
-    facts = replace(FACTS, local=False, rows=[replace(ROW, port="tap9")])
+    facts = replace(FACTS, options=REMOTE, rows=[replace(ROW, port="tap9")])
     name = "c1 of tap9 (VID 100)"
     for entries, status, text in (
         ({100: "a1", 7: ""}, OK, "1 attachments of 1 VMs"),

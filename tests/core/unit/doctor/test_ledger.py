@@ -8,16 +8,15 @@ from ipaddress import IPv6Network
 import pytest
 
 from dfmeta.cli import common, doctor_command
-from dfmeta.doctor import checks_switch
+from dfmeta.doctor import checks_flows
+from dfmeta.doctor.checks_flows import takes
 from dfmeta.doctor.finding import CheckStatus, Finding
 from dfmeta.doctor.flow_diff import (
     FlowState,
     addresses_of,
     entries,
     faulty,
-    takes,
     wanted_flows,
-    wanted_meta_flows,
 )
 from dfmeta.flows.flow import Flow, Foreign, Seen, Value
 from dfmeta.flows.integration_bridge import guest_http, guest_syn
@@ -138,7 +137,7 @@ def test_a_key_is_read_with_the_hosts_own_prefix() -> None:
 
 def test_flows_of_the_second_bridge_are_listed_with_the_guest_that_they_serve() -> None:
     layout, keys = Layout(pipeline=BR_META), meta_keys()
-    wanted = wanted_meta_flows([META_PORT], META_TAP)
+    wanted = wanted_flows([META_PORT], META_TAP)
     there = [
         Seen(one, layout.table(one.purpose), layout.priority(one.purpose), cookie_of(one.purpose))
         for one in wanted
@@ -249,7 +248,7 @@ def test_foreign_flow_is_named_with_the_address_that_it_takes() -> None:
     flow = Foreign(0xBAD, 300, {"eth_type": 0x86DD, "ipv6_dst": SERVICE6[1]}, "drop")
 
     def judge(*ip6: str) -> Finding:
-        (found,) = checks_switch.foreign_flows([flow], NAMES, wanted=SETTINGS, ip6=ip6)
+        (found,) = checks_flows.foreign_flows([flow], NAMES, wanted=SETTINGS, ip6=ip6)
         return found
 
     assert f"takes packets of guests to {SERVICE6[1]}: cookie 0xbad" in judge(*SERVICE6).text
@@ -264,11 +263,11 @@ def test_foreign_flow_is_named_with_the_address_that_it_takes() -> None:
 def test_missing_flow_of_ipv6_is_named_with_the_service() -> None:
     there = [Seen(flow, 0, 0, 0) for flow in wanted_flows([PORT], TAP)]
     rows = entries(there, wanted_flows([PORT], TAP6), layout=SETTINGS.layout)
-    found, *_ = checks_switch.our_flows(rows, "", bridge="br-int")
+    found, *_ = checks_flows.our_flows(rows, "", bridge="br-int")
     assert found.status is CheckStatus.WRONG
     assert f"guest-fragment of port 1 to {SERVICE6[0]}" in found.text
     rows = entries(there[1:], wanted_flows([PORT], TAP), layout=SETTINGS.layout)
-    (found,) = checks_switch.our_flows(rows, "", bridge="br-int")
+    (found,) = checks_flows.our_flows(rows, "", bridge="br-int")
     assert found.text.endswith(": from-tap of port 9")
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 from ipaddress import IPv6Address
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from dfmeta.apps.switch_facts import BridgeFlows
-from dfmeta.apps.switch_ports import PortBits
-from dfmeta.cli import trace_command
+from dfmeta.cli import common, trace_command
 from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
 from dfmeta.doctor.facts import KnownPort, PathFacts
 from dfmeta.errors import SwitchError
@@ -73,7 +73,7 @@ def switch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Switch]:
         made = Switch(**changed)
         monkeypatch.setattr(trace_command, "Vswitchd", lambda _folder: made)
         monkeypatch.setattr(
-            trace_command, "_host", lambda _scene, family: [f"  IPv{family.version}"]
+            trace_command, "_host", lambda _scene, family: click.echo(f"  IPv{family.version}")
         )
         return made
 
@@ -83,7 +83,7 @@ def switch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Switch]:
 def scene(**values: Any) -> Scene:
     known: dict[str, Any] = {
         "running": True,
-        "bits": dict[int, PortBits](),
+        "bits": {},
         "ip6": SERVICE6,
         "path": PathFacts(answered=True, ip6=PathFacts(answered=True)),
     }
@@ -190,7 +190,8 @@ def test_ipv6_that_is_not_served_is_not_traced(
     switch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switch()
-    for name in ("load_config", "take_over", "report_differences"):
+    monkeypatch.setattr(common, "load_config", lambda _files: None)
+    for name in ("take_over", "report_differences"):
         monkeypatch.setattr(trace_command, name, lambda _arg: None)
     for wanted, running, cause in (
         (SETTINGS, True, "[df_metadata] ip6 is empty, so guests are served over IPv4 only"),
@@ -208,7 +209,8 @@ def test_argument_is_repeated_without_control_characters(
     switch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switch()
-    for name in ("load_config", "take_over", "report_differences"):
+    monkeypatch.setattr(common, "load_config", lambda _files: None)
+    for name in ("take_over", "report_differences"):
         monkeypatch.setattr(trace_command, name, lambda _arg: None)
     monkeypatch.setattr(trace_command, "look", lambda _conf: replace(scene(), wanted=SETTINGS))
     monkeypatch.setattr(trace_command, "find", lambda *_arguments: [])

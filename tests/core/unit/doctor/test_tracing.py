@@ -5,14 +5,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.doctor import find_port, meta_trace_paths, trace_paths
+from dfmeta.doctor import find_port, trace_output, trace_paths
 from dfmeta.doctor.checks_guests import next_hops
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.flow_diff import FlowState, entries, wanted_flows
-from dfmeta.doctor.meta_trace_paths import Beyond
-from dfmeta.doctor.trace_paths import Trace, packet, parse
+from dfmeta.doctor.trace_output import Trace, packet, parse
+from dfmeta.doctor.trace_paths import MetaPath
 from dfmeta.flows.flow import Seen
-from dfmeta.flows.pipeline import BR_META, METADATA_IP, Layout, Purpose, cookie_of
+from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose, cookie_of
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import NextHop, Port, PortState
 from dfmeta.ovsdb.rows import Interface, Snapshot
@@ -20,6 +20,7 @@ from tests.core.unit.doctor.values import (
     ADDRESS,
     ADDRESS6,
     IP,
+    META,
     META_IP,
     META_MAC,
     META_PORT,
@@ -50,7 +51,7 @@ SUBPORT = replace(PORT, vid=300)
 
 
 def there(text: str, port: KnownPort = PORT) -> trace_paths.Leg:
-    return trace_paths.there(parse(text), port, tap=TAP, layout=LAYOUT)
+    return trace_paths.there(parse(text), port, ADDRESS, tap=TAP, layout=LAYOUT)
 
 
 def back(text: str, *, known: bool = True, port: KnownPort = PORT) -> trace_paths.Leg:
@@ -59,7 +60,7 @@ def back(text: str, *, known: bool = True, port: KnownPort = PORT) -> trace_path
 
 
 def there6(text: str) -> trace_paths.Leg:
-    return trace_paths.there(parse(text), PORT6, version=6, tap=TAP6, layout=LAYOUT)
+    return trace_paths.there(parse(text), PORT6, ADDRESS6, tap=TAP6, layout=LAYOUT)
 
 
 def back6(text: str) -> trace_paths.Leg:
@@ -100,31 +101,31 @@ def test_any_text_is_read(text: str) -> None:
 
 def test_packets_are_written_as_ovs_ofctl_takes_them() -> None:
     assert packet("tcp", in_port=1, tcp_flags="syn|ack") == "tcp,in_port=1,tcp_flags=syn|ack"
-    assert trace_paths.syn(PORT, ADDRESS, tap=TAP) == (
+    assert trace_output.syn(PORT, ADDRESS, tap=TAP) == (
         "tcp,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=02:00:00:00:00:01,nw_src=10.0.0.5,"
         "nw_dst=169.254.169.254,nw_ttl=64,tcp_src=49152,tcp_dst=80,tcp_flags=syn"
     )
-    assert "nw_dst=144.0.0.1," in trace_paths.syn_ack(PORT, ADDRESS, slot=1, tap=TAP)
-    assert "in_port=1,dl_vlan=300,dl_src=" in trace_paths.syn(SUBPORT, ADDRESS, tap=TAP)
-    assert "nw_dst=129.44.0.1," in trace_paths.syn_ack(SUBPORT, ADDRESS, slot=0, tap=TAP)
-    assert trace_paths.syn(PORT, ADDRESS6, tap=TAP6) == (
+    assert "nw_dst=144.0.0.1," in trace_output.syn_ack(PORT, ADDRESS, slot=1, tap=TAP)
+    assert "in_port=1,dl_vlan=300,dl_src=" in trace_output.syn(SUBPORT, ADDRESS, tap=TAP)
+    assert "nw_dst=129.44.0.1," in trace_output.syn_ack(SUBPORT, ADDRESS, slot=0, tap=TAP)
+    assert trace_output.syn(PORT, ADDRESS6, tap=TAP6) == (
         "tcp6,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=02:00:00:00:00:01,"
         "ipv6_src=fe80::f816:3eff:fe00:1,ipv6_dst=fe80::a9fe:a9fe,nw_ttl=64,tcp_src=49152,"
         "tcp_dst=80,tcp_flags=syn"
     )
-    assert trace_paths.syn_ack(PORT, ADDRESS6, slot=SLOT6 + 1, tap=TAP6) == (
+    assert trace_output.syn_ack(PORT, ADDRESS6, slot=SLOT6 + 1, tap=TAP6) == (
         "tcp6,in_port=9,dl_src=02:64:66:6d:65:fe,dl_dst=fa:16:3e:00:00:01,"
         "ipv6_src=fd00:a9fe:a9fe:a9fe::a9fe,ipv6_dst=fd00:a9fe:a9fe:a9fe:1::1,nw_ttl=64,"
         "tcp_src=18080,tcp_dst=49152,tcp_flags=syn|ack"
     )
-    assert trace_paths.solicitation(PORT, ADDRESS6, tap=TAP6) == (
+    assert trace_output.solicitation(PORT, ADDRESS6, tap=TAP6) == (
         "icmp6,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=33:33:ff:fe:a9:fe,"
         "ipv6_src=fe80::f816:3eff:fe00:1,ipv6_dst=ff02::1:fffe:a9fe,nw_ttl=255,icmpv6_type=135,"
         "icmpv6_code=0,nd_target=fe80::a9fe:a9fe,nd_sll=fa:16:3e:00:00:01"
     )
-    other = trace_paths.unseen(PORT.mac, "fd00:ec2::254")
-    assert "dl_dst=33:33:ff:00:02:54," in trace_paths.solicitation(PORT, other, tap=TAP6)
-    assert trace_paths.unseen("") == trace_paths.UNSEEN
+    other = trace_output.unseen(PORT.mac, "fd00:ec2::254")
+    assert "dl_dst=33:33:ff:00:02:54," in trace_output.solicitation(PORT, other, tap=TAP6)
+    assert trace_output.unseen("") == trace_output.UNSEEN
 
 
 def test_legs_lead_to_their_ends() -> None:
@@ -214,9 +215,9 @@ def test_way_back_stops_in_words() -> None:
 
 def test_packets_after_the_syn_go_by_another_flow() -> None:
     after = THERE.replace("0x64666d650101000a", "0x64666d6501010001")
-    assert trace_paths.on(parse(after), LAYOUT) == ""
-    assert "after the SYN: stops in" in trace_paths.on(parse(THERE), LAYOUT)
-    assert "guest-http flow is missing" in trace_paths.on(parse(THERE), LAYOUT)
+    assert trace_paths.after_syn(parse(after), LAYOUT) == ""
+    assert "after the SYN: stops in" in trace_paths.after_syn(parse(THERE), LAYOUT)
+    assert "guest-http flow is missing" in trace_paths.after_syn(parse(THERE), LAYOUT)
 
 
 def test_legs_of_ipv6_stop_in_words() -> None:
@@ -261,21 +262,13 @@ bridge("br-meta")
 
 Final flow: unchanged
 """
-BEYOND = Beyond(
-    bridge="br-meta",
-    tap=META_TAP,
-    layout=Layout(pipeline=BR_META),
-    patch="phy-br-meta",
-    label=META_MAC,
-    key=META_IP,
-    service=IP,
-)
+BEYOND = MetaPath(META, META_TAP, label=META_MAC, key=META_IP, service=IP)
 
 
 def test_integration_bridge_writes_the_meta_mac() -> None:
     def judged(text: str) -> str:
         return trace_paths.there(
-            parse(text).first, META_PORT, tap=TAP_TO_META, layout=Layout(), label=META_MAC
+            parse(text).first, META_PORT, ADDRESS, tap=TAP_TO_META, layout=Layout(), label=META_MAC
         ).stop
 
     assert judged(META_THERE) == ""
@@ -288,7 +281,7 @@ def test_integration_bridge_writes_the_meta_mac() -> None:
 
 
 def test_syn_reaches_tap_meta() -> None:
-    leg = BEYOND.there(parse(ON_META))
+    leg = BEYOND.arrival(parse(ON_META))
     assert leg.stop == ""
     assert [step.split(",")[0] for step in leg.steps] == [
         "meta classification: meta-from-patch",
@@ -320,7 +313,7 @@ def test_syn_that_a_table_of_the_second_bridge_stops() -> None:
             "meta proxy table: the meta-to-proxy flow to 169.254.169.254 is missing",
         ),
     ):
-        assert BEYOND.there(parse(text)).stop.startswith(f"on br-meta: stops in the {stop}")
+        assert BEYOND.arrival(parse(text)).stop.startswith(f"on br-meta: stops in the {stop}")
 
 
 def test_flow_of_another_program_and_one_that_leads_elsewhere() -> None:
@@ -330,18 +323,15 @@ def test_flow_of_another_program_and_one_that_leads_elsewhere() -> None:
         ("    output:1", "    output:5", "its flow does not lead to the port tap-meta (1)"),
         (source, source.replace("0.3", "0.4"), "nw_src is 240.0.0.4 and should be 240.0.0.3"),
     ):
-        assert stop in BEYOND.there(parse(ON_META.replace(before, after))).stop
+        assert stop in BEYOND.arrival(parse(ON_META.replace(before, after))).stop
 
 
 def test_answer_reaches_the_patch() -> None:
-    found = parse(META_BACK)
-    leg = BEYOND.back(found.on("br-meta"))
+    leg = BEYOND.back("br-int", lambda _bridge, _packet: parse(META_BACK))
     assert (leg.stop, len(leg.steps)) == ("", 2)
-    assert (
-        meta_trace_paths.not_crossed(found, port="phy-br-meta", peer="int-br-meta", bridge="br-int")
-        == ""
-    )
-    lost = BEYOND.back(parse(without(META_BACK, 91)).on("br-meta")).stop
+    elsewhere = BEYOND.back("br-ex", lambda _bridge, _packet: parse(META_BACK))
+    assert "stops at the patch port phy-br-meta: what is sent there" in elsewhere.stop
+    lost = BEYOND.departure(parse(without(META_BACK, 91)).on("br-meta")).stop
     assert lost == (
         "on the return path: on br-meta: stops in the meta reply table: the meta-reply flow to "
         "240.0.0.3 is missing"
@@ -349,7 +339,7 @@ def test_answer_reaches_the_patch() -> None:
     tagged = parse(
         META_BACK.replace("Final flow: tcp,in_port=1,vlan_tci=0x0000", "Final flow: tcp,dl_vlan=1")
     )
-    assert BEYOND.back(tagged.on("br-meta")).stop.endswith("it leaves with a VLAN tag")
+    assert BEYOND.departure(tagged.on("br-meta")).stop.endswith("it leaves with a VLAN tag")
 
 
 MAC = "fa:16:3e:dd:00:02"
