@@ -30,56 +30,48 @@ class LazyCommand(NamedTuple):
     """A command that is not imported yet, and the first sentence of its help."""
 
     module: str
-    attribute: str
+    """It has the command under the command's name."""
     sentence: str
 
 
 COMMANDS: Final = {
     "attachment": LazyCommand(
         "dfmeta.cli.attachment_command",
-        "attachment",
         "Manage the attachments of containers in VMs, which the VMs request over the "
         "metadata address.",
     ),
     "devices": LazyCommand(
-        "dfmeta.cli.devices_command", "devices", "Describe to guests the roles of their devices."
+        "dfmeta.cli.devices_command", "Describe to guests the roles of their devices."
     ),
     "doctor": LazyCommand(
         "dfmeta.cli.doctor_command",
-        "doctor",
         "Check everything that a working host needs, and show the remedy for each fault.",
     ),
     "flows": LazyCommand(
         "dfmeta.cli.flows_command",
-        "flows",
         "Show dfmeta's flows on the bridges, and mark unknown and missing flows.",
     ),
     "ports": LazyCommand(
         "dfmeta.cli.ports_command",
-        "ports",
         "Show every guest port: key, slots, instance, project, their sources, state, last answer.",
     ),
     "store": LazyCommand(
-        "dfmeta.cli.store_commands", "store", "Write, read and delete instances' metadata."
+        "dfmeta.cli.store_commands", "Write, read and delete instances' metadata."
     ),
     "subport": LazyCommand(
         "dfmeta.cli.trunk_commands",
-        "subport",
         "Manage the instances of subports, the VLANs of a VM's trunk.",
     ),
     "token": LazyCommand(
         "dfmeta.cli.token_command",
-        "token",
         "Create, list and revoke the static tokens of the store's admin API.",
     ),
     "trace": LazyCommand(
         "dfmeta.cli.trace_command",
-        "trace",
         "Trace a SYN of PORT through the switch and the host, and the answer back.",
     ),
     "trunk": LazyCommand(
         "dfmeta.cli.trunk_commands",
-        "trunk",
         "Give a VM a trunk, so that its containers can have ports of their own.",
     ),
 }
@@ -100,10 +92,10 @@ class LazyGroup(Group):
         """Return a command by its name."""
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
-        place = COMMANDS[cmd_name]
+        module = COMMANDS[cmd_name].module
         # To look for garbage among all that is imported, and stays, costs a tenth of a command.
         gc.disable()
-        command: click.Command = getattr(importlib.import_module(place.module), place.attribute)
+        command: click.Command = getattr(importlib.import_module(module), cmd_name)
         gc.freeze()
         gc.enable()
         return command

@@ -36,7 +36,7 @@ def dfmeta(
 def test_unexpected_error_is_one_line(
     dfmeta: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(ctl.COMMANDS, "ports", ctl.LazyCommand("json", "nothing", ""))
+    monkeypatch.setitem(ctl.COMMANDS, "ports", ctl.LazyCommand("json", ""))
     monkeypatch.delenv(process.DEBUG, raising=False)
     status, said = dfmeta("ports")
     assert status == 1
@@ -49,7 +49,7 @@ def test_unexpected_error_is_one_line(
 def test_traceback_is_printed_on_request(
     dfmeta: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, value: str, shown: bool
 ) -> None:
-    monkeypatch.setitem(ctl.COMMANDS, "ports", ctl.LazyCommand("json", "nothing", ""))
+    monkeypatch.setitem(ctl.COMMANDS, "ports", ctl.LazyCommand("json", ""))
     monkeypatch.setenv(process.DEBUG, value)
     _status, said = dfmeta("ports")
     assert said.startswith("Traceback (most recent call last):\n") == shown
