@@ -77,37 +77,23 @@ def service_of(address: GuestAddress, tap: Tap) -> str:
     return str(address.service or tap.guest_ip)
 
 
-def packet(protocol: str, /, **fields: object) -> str:
-    """Return a packet in ovs-ofctl(8)'s notation: ``packet("tcp", in_port=1)``.
-
-    :param protocol: such as ``tcp``, ``tcp6`` or ``icmp6``; it has to precede its fields.
-    """
-    return ",".join((protocol, *(f"{name}={value}" for name, value in fields.items())))
-
-
 def tcp(
-    ingress: Mapping[str, object],
+    ingress: str,
     *,
     macs: tuple[str, str],
     ips: tuple[object, object],
     ports: tuple[int, int],
     flags: str,
 ) -> str:
-    """Return a TCP segment; each pair has the source's value and the destination's.
+    """Return a TCP segment in ovs-ofctl(8)'s notation; pairs are of source and destination.
 
-    :param ingress: its port, and its VLAN tag if it has one.
+    :param ingress: the fields of its port, and of its VLAN tag if it has one.
     """
     of = NOTATIONS[ip_address(str(ips[0])).version]
-    return packet(
-        of.tcp,
-        **ingress,
-        dl_src=macs[0],
-        dl_dst=macs[1],
-        **{of.source: ips[0], of.destination: ips[1]},
-        nw_ttl=TTL,
-        tcp_src=ports[0],
-        tcp_dst=ports[1],
-        tcp_flags=flags,
+    return (
+        f"{of.tcp},{ingress},dl_src={macs[0]},dl_dst={macs[1]},{of.source}={ips[0]},"
+        f"{of.destination}={ips[1]},nw_ttl={TTL},tcp_src={ports[0]},tcp_dst={ports[1]},"
+        f"tcp_flags={flags}"
     )
 
 
@@ -126,7 +112,7 @@ def syn_ack(port: KnownPort, address: GuestAddress, *, slot: int, tap: Tap) -> s
     """Return the proxy's SYN-ACK to :func:`syn`."""
     key = tap.keys.key_of(port.endpoint, slot)
     return tcp(
-        {"in_port": tap.ofport},
+        f"in_port={tap.ofport}",
         macs=(tap.mac, address.mac),
         ips=(tap.service(key.version).ip, key),
         ports=(tap.port, SOURCE_PORT),
@@ -141,18 +127,10 @@ def solicitation(port: KnownPort, address: GuestAddress, *, tap: Tap) -> str:
     """
     target = IPv6Address(service_of(address, tap))
     group = solicited_node(target)
-    return packet(
-        "icmp6",
-        **_ingress(port),
-        dl_src=address.mac,
-        dl_dst=f"33:33:{group.packed[-4:].hex(':')}",
-        ipv6_src=address.ip,
-        ipv6_dst=group,
-        nw_ttl=HOP_LIMIT_OF_ND,
-        icmpv6_type=ND_SOLICITATION,
-        icmpv6_code=0,
-        nd_target=target,
-        nd_sll=address.mac,
+    return (
+        f"icmp6,{_ingress(port)},dl_src={address.mac},dl_dst=33:33:{group.packed[-4:].hex(':')},"
+        f"ipv6_src={address.ip},ipv6_dst={group},nw_ttl={HOP_LIMIT_OF_ND},"
+        f"icmpv6_type={ND_SOLICITATION},icmpv6_code=0,nd_target={target},nd_sll={address.mac}"
     )
 
 
@@ -162,16 +140,10 @@ def arp_request(port: KnownPort, mac: str, *, hop: NextHop) -> str:
     Its sender is on the network of the next hop. A guest with addresses of several networks has
     next hops of each of them.
     """
-    return packet(
-        "arp",
-        **_ingress(port),
-        dl_src=mac,
-        dl_dst=_BROADCAST,
-        arp_op=ARP_REQUEST,
-        arp_spa=IPv4Address(int(IPv4Address(hop.ip)) ^ 1),
-        arp_tpa=hop.ip,
-        arp_sha=mac,
-        arp_tha=_NO_MAC,
+    sender = IPv4Address(int(IPv4Address(hop.ip)) ^ 1)
+    return (
+        f"arp,{_ingress(port)},dl_src={mac},dl_dst={_BROADCAST},arp_op={ARP_REQUEST},"
+        f"arp_spa={sender},arp_tpa={hop.ip},arp_sha={mac},arp_tha={_NO_MAC}"
     )
 
 
@@ -180,8 +152,8 @@ def vlan_tag(port: KnownPort) -> Mapping[str, str]:
     return {"dl_vlan": str(port.vid)} if port.vid else {}
 
 
-def _ingress(port: KnownPort) -> Mapping[str, object]:
-    return {"in_port": port.ofport, **vlan_tag(port)}
+def _ingress(port: KnownPort) -> str:
+    return f"in_port={port.ofport}{f',dl_vlan={port.vid}' if port.vid else ''}"
 
 
 @dataclass(frozen=True, slots=True)

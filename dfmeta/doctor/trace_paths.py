@@ -344,7 +344,7 @@ class MetaPath:
             else _not_crossed(syn, names.patch_int, names.patch_meta, names.bridge)
         )
         packet = tcp(
-            {"in_port": self.tap.patch},
+            f"in_port={self.tap.patch}",
             macs=(self.label, ROUTER_MAC),
             ips=(address.ip, self.service),
             ports=(SOURCE_PORT, METADATA_PORT),
@@ -377,7 +377,7 @@ class MetaPath:
         """Trace the proxy's SYN-ACK from tap-meta to the patch, and over it to *bridge*."""
         names = self.meta.names
         packet = tcp(
-            {"in_port": self.tap.ofport},
+            f"in_port={self.tap.ofport}",
             macs=(self.tap.mac, NEXT_HOP_MAC),
             ips=(self._gateway, self.key),
             ports=(self.tap.port, SOURCE_PORT),
@@ -407,7 +407,7 @@ class MetaPath:
         :param in_port: its patch port.
         """
         return tcp(
-            {"in_port": in_port},
+            f"in_port={in_port}",
             macs=(self.tap.mac, self.label),
             ips=(self.service, self.key),
             ports=(METADATA_PORT, SOURCE_PORT),

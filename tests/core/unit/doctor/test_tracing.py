@@ -9,7 +9,7 @@ from dfmeta.doctor import find_port, trace_output, trace_paths
 from dfmeta.doctor.checks_guests import next_hops
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.flow_diff import FlowState, entries, wanted_flows
-from dfmeta.doctor.trace_output import Trace, packet, parse
+from dfmeta.doctor.trace_output import Trace, parse
 from dfmeta.doctor.trace_paths import MetaPath
 from dfmeta.flows.flow import Seen
 from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose, cookie_of
@@ -100,7 +100,6 @@ def test_any_text_is_read(text: str) -> None:
 
 
 def test_packets_are_written_as_ovs_ofctl_takes_them() -> None:
-    assert packet("tcp", in_port=1, tcp_flags="syn|ack") == "tcp,in_port=1,tcp_flags=syn|ack"
     assert trace_output.syn(PORT, ADDRESS, tap=TAP) == (
         "tcp,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=02:00:00:00:00:01,nw_src=10.0.0.5,"
         "nw_dst=169.254.169.254,nw_ttl=64,tcp_src=49152,tcp_dst=80,tcp_flags=syn"
