@@ -16,7 +16,6 @@ import click
 from oslo_config import cfg
 
 from dfmeta.apps.switch_facts import read_bits, read_flows
-from dfmeta.apps.switch_ports import PortBits, cut_of
 from dfmeta.cli.client import agent_of, report_differences, take_over
 from dfmeta.cli.common import config_options, ending
 from dfmeta.cli.port_argument import find
@@ -38,6 +37,7 @@ from dfmeta.errors import DfmetaError, NotRunningError, SwitchError, printable
 from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
 from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import Purpose
+from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.flows.reading import read_service
 from dfmeta.identity.key import VID_MAX, MetaKeys
 from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState

@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from dfmeta import metrics
 from dfmeta.apps.controller import Controller
-from dfmeta.apps.switch_ports import PortBits, cut_of, refused
 from dfmeta.cmd.status_page import failure_row, moment
 from dfmeta.cmd.unanswered import UnansweredGuests
 from dfmeta.flows.integration_bridge import usable_next_hops
 from dfmeta.flows.pipeline import METADATA_IP
+from dfmeta.flows.port_down import PortBits, cut_of, refused
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import Slot
 from dfmeta.model import OBSERVED, Endpoint, Port, PortId, PortState

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from dfmeta.apps.switch_ports import Cut, PortBits, cut_of
 from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide, PathFacts
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
+from dfmeta.flows.port_down import Cut, PortBits, cut_of
 from dfmeta.model import TAP_MARK, TAP_VLAN, MetaIds, MetaNames, PortState
 from dfmeta.ovsdb.rows import RESTORE_WAIT, SECURE, Bridge, Interface, Snapshot
 

@@ -14,9 +14,9 @@ from ipaddress import (
     IPv6Network,
 )
 
-from dfmeta.apps.switch_ports import Cut
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.pipeline import BR_META, Layout
+from dfmeta.flows.port_down import Cut
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import (
     WIRED,

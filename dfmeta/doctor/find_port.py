@@ -8,9 +8,9 @@ from dataclasses import replace
 from ipaddress import ip_address
 from typing import Final
 
-from dfmeta.apps.switch_ports import PortBits, cut_of
 from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.finding import listed
+from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.model import OBSERVED, GuestAddress, Port, PortKind, PortState
 from dfmeta.ovsdb.rows import Interface, Snapshot
 from dfmeta.ovsdb.vif import DEVICE_TYPES

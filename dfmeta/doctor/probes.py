@@ -20,7 +20,6 @@ from dfmeta.apps.switch_facts import (
     read_bits,
     read_flows,
 )
-from dfmeta.apps.switch_ports import Cut, PortBits, cut_of
 from dfmeta.doctor import checks_switch
 from dfmeta.doctor.agent import Agent, DaemonFacts
 from dfmeta.doctor.checks_daemon import (
@@ -42,6 +41,7 @@ from dfmeta.doctor.flow_diff import SETTLE_PAUSE, SETTLE_TRIES, FlowComparison, 
 from dfmeta.doctor.services import ServiceOptions, Services
 from dfmeta.errors import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.family import Family
+from dfmeta.flows.port_down import Cut, PortBits, cut_of
 from dfmeta.host import ipv6
 from dfmeta.host.host_facts import HostFacts, read_host
 from dfmeta.host.process import (

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Final
 
-from dfmeta.apps.switch_ports import PortBits
 from dfmeta.doctor import checks_switch
 from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide
 from dfmeta.doctor.finding import first_fault
@@ -30,6 +29,7 @@ from dfmeta.doctor.trace_output import (
 from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage, table_of
+from dfmeta.flows.port_down import PortBits
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import Endpoint, GuestAddress, NextHop, PortKind, PortState
 from dfmeta.ovsdb.rows import Snapshot

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.switch_ports import LINK_DOWN, NO_FWD, NO_RECV, PortBits
 from dfmeta.cmd.ports import cut_off
+from dfmeta.flows.port_down import LINK_DOWN, NO_FWD, NO_RECV, PortBits
 from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Endpoint, PortId

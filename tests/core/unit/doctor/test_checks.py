@@ -6,7 +6,6 @@ from functools import partial
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address
 from typing import Any
 
-from dfmeta.apps.switch_ports import NO_FWD, NO_RECV, PortBits, cut_of
 from dfmeta.doctor import (
     checks_daemon,
     checks_flows,
@@ -23,6 +22,7 @@ from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import CheckStatus, Finding, by_files, healthy, ok, unknown, wrong
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.flow import Foreign
+from dfmeta.flows.port_down import NO_FWD, NO_RECV, PortBits, cut_of
 from dfmeta.host.host_facts import HostFacts, LimitFacts
 from dfmeta.host.ipv6 import Lack
 from dfmeta.host.listeners import TcpListener

@@ -8,7 +8,6 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from oslo_config import cfg
 
-from dfmeta.apps.switch_ports import LINK_DOWN, NO_FWD, NO_RECV, PORT_DOWN, PortBits, cut_of
 from dfmeta.cli import port_argument
 from dfmeta.doctor import find_port
 from dfmeta.doctor.agent import Agent
@@ -21,6 +20,7 @@ from dfmeta.doctor.finding import SHOWN, Finding
 from dfmeta.doctor.probes import SILENT
 from dfmeta.errors import KeyRangeError, NotRunningError, UsageError
 from dfmeta.flows.family import IPV6
+from dfmeta.flows.port_down import LINK_DOWN, NO_FWD, NO_RECV, PORT_DOWN, PortBits, cut_of
 from dfmeta.identity.key import IN_PORT, SLOT6
 from dfmeta.model import GuestAddress, PortKind, PortState
 from dfmeta.ovsdb.rows import Interface, Snapshot

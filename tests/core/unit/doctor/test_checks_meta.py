@@ -5,12 +5,12 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Interface
 from typing import Any
 
-from dfmeta.apps.switch_ports import LINK_DOWN, NO_RECV, PortBits
 from dfmeta.doctor import checks_flows, checks_host, checks_switch
 from dfmeta.doctor.facts import HostSettings, PathFacts
 from dfmeta.doctor.finding import Finding
 from dfmeta.flows.family import IPV6
 from dfmeta.flows.flow import Foreign
+from dfmeta.flows.port_down import LINK_DOWN, NO_RECV, PortBits
 from dfmeta.host.host_facts import HostFacts
 from dfmeta.host.listeners import TcpListener
 from dfmeta.model import MetaIds, PortState
