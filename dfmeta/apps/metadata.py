@@ -16,8 +16,7 @@ from os_ken.controller.handler import (
 from os_ken.controller.ofp_handler import OFPHandler
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.bridge import ManagedBridge
-from dfmeta.apps.controller import Controller
+from dfmeta.apps.controller import Controller, ManagedBridge
 from dfmeta.apps.dial import Refusals, accept, dial, listen
 from dfmeta.apps.switch_ports import Numbers
 from dfmeta.flows.pipeline import Purpose, purpose_of

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
-from dfmeta.apps.counters import Drops
+from dfmeta.apps.floods import Drops
 from dfmeta.errors import (
     DfmetaError,
     NotConnectedError,
@@ -144,7 +144,7 @@ class Reconciler:
         self._drops = Drops()
         self._doubted = False
         self.doubts = Queue(1)
-        """Full after :meth:`doubt`, until :class:`~dfmeta.apps.bridge.ManagedBridge` takes it."""
+        """Full after :meth:`doubt`, until the thread that watches the flows takes it."""
         self._swept = False
         """Whether all tables were read on this connection: those of other programs, too, where a
         run with another ``table_base`` may have left flows."""

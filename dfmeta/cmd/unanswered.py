@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from dfmeta.apps.counters import Arrivals
+from dfmeta.apps.floods import Arrivals
 from dfmeta.apps.probe import Probe
 from dfmeta.cmd.status_page import moment
 from dfmeta.doctor.checks_guests import checksum_advice

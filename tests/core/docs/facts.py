@@ -9,7 +9,7 @@ from pathlib import Path
 from dfmeta import model
 from dfmeta.admin import server as admin_server
 from dfmeta.admin import status
-from dfmeta.apps import bridge, floods, reconciler
+from dfmeta.apps import controller, floods, reconciler
 from dfmeta.attach.drivers import local
 from dfmeta.cli.store_target import TOKEN
 from dfmeta.cli.token_command import token
@@ -243,8 +243,8 @@ def _pipeline() -> Iterable[str]:
     fixed = [one.name for one in sorted(pipeline.BR_INT.needed)]
     yield f"except {', '.join(fixed[:-1])} and {fixed[-1]}"
     yield f"in bundles of {reconciler.BATCH}"
-    yield f"every {bridge.FULL_CHECK_INTERVAL:g} seconds"
-    yield {1.0: "every second"}[bridge.CHECK_INTERVAL]
+    yield f"every {controller.FULL_CHECK_INTERVAL:g} seconds"
+    yield {1.0: "every second"}[controller.CHECK_INTERVAL]
     yield f"``{(COOKIE_PREFIX >> 32).to_bytes(4, 'big').decode()}``"
     yield f"The version is {COOKIE_VERSION}."
     yield f"cookie={COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"

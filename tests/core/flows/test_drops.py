@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dfmeta.apps.counters import BY_FLOW
+from dfmeta.apps.floods import BY_FLOW
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.metrics import REGISTRY
 from tests.core.flows.frames import ethernet, ipv4

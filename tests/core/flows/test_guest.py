@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.counters import Arrivals
+from dfmeta.apps.floods import Arrivals
 from dfmeta.flows.pipeline import CONTROLLER_ID, METADATA_IP
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import (

@@ -10,7 +10,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
-from dfmeta.apps import bridge as bridge_module
+from dfmeta.apps import controller as controller_module
 from dfmeta.apps.reconciler import LATE
 from dfmeta.errors import NotConnectedError
 from dfmeta.flows.pipeline import Purpose
@@ -37,7 +37,7 @@ REMOVED = "Flows of dfmeta were removed from br-int"
 
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(bridge_module, "CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(controller_module, "CHECK_INTERVAL", 0.01)
     rig = Rig()
     thread = eventlet.spawn(rig.controller.watch)
     yield rig
@@ -270,5 +270,5 @@ def test_right_flows_are_not_compared_at_each_check(reconciled: Rig) -> None:
         return sum(one.value for one in metrics.RECONCILES.collect()[0].samples)
 
     before = comparisons()
-    eventlet.sleep(20 * bridge_module.CHECK_INTERVAL)
+    eventlet.sleep(20 * controller_module.CHECK_INTERVAL)
     assert comparisons() == before

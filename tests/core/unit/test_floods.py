@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from dfmeta.apps.counters import Arrivals, SynReading
-from dfmeta.apps.floods import INTERVAL, Floods
+from dfmeta.apps.floods import INTERVAL, Arrivals, Floods, SynReading
 from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
 from dfmeta.model import Endpoint
 

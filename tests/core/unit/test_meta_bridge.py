@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from os_ken.ofproto.ofproto_v1_3_parser import OFPFlowStats
 
-from dfmeta.apps.counters import BY_FLOW
+from dfmeta.apps.floods import BY_FLOW
 from dfmeta.flows import integration_bridge, meta_bridge
 from dfmeta.flows.entry import Entry
 from dfmeta.flows.flow import Flow, Value
