@@ -395,13 +395,16 @@ class HostWideAllocator(SlotAllocator):
     def settle(self) -> None:
         """See :class:`SlotAllocator`."""
         self._wake()
+        changed: dict[PortId, _Holder] = {}
         for version, pool in self._pools.items():
             # Once for all of them: at a start thousands of ports may wait.
             barred = self._barred(version) if pool.waiting else frozenset()
             while pool.waiting and (number := pool.free(barred)) is not None:
-                holder = self._holders[next(iter(pool.waiting))]
+                port_id = next(iter(pool.waiting))
+                changed[port_id] = holder = self._holders[port_id]
                 self._reserve(holder, version, number)
-                self._compare(holder)
+        for holder in changed.values():
+            self._compare(holder)
 
     def pending_ovsdb_writes(self) -> dict[str, MetaIds]:
         """See :meth:`~dfmeta.identity.registry.Registry.pending_ovsdb_writes`."""
