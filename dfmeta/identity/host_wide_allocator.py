@@ -120,7 +120,8 @@ class NumberPool:
 
     def left(self, barred: frozenset[int]) -> int:
         """Return how many numbers are not busy, without the *barred* ones."""
-        return len(self.numbers) - len(self.leases) - len(barred - self.leases.keys())
+        free = len(self.numbers) - len(self.leases)
+        return free - sum(number not in self.leases for number in barred)
 
     def has_room(self, parent: int, barred: frozenset[int]) -> bool:
         """Return whether a tagged subport of *parent* may get one more number."""
