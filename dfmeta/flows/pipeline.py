@@ -483,9 +483,12 @@ class Layout:
         return purpose if purpose is not None and purpose.stage in self.pipeline.tables else None
 
 
+_ALL_TABLES: Final = {**TABLES, **META_TABLES}
+
+
 def table_of(stage: Stage) -> Table:
     """Return the table of *stage*, of either bridge."""
-    return TABLES.get(stage) or META_TABLES[stage]
+    return _ALL_TABLES[stage]
 
 
 def cookie_of(purpose: Purpose) -> int:
