@@ -13,9 +13,9 @@ from dfmeta import metrics
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.floods import Arrivals, Floods
 from dfmeta.apps.learner import Learner
+from dfmeta.apps.numbers import Numbers
 from dfmeta.apps.probe import Probe
 from dfmeta.apps.reconciler import Builders, Reconciler, Remembered
-from dfmeta.apps.switch_ports import Numbers
 from dfmeta.errors import DfmetaError
 from dfmeta.flows import meta_bridge as meta_flows
 from dfmeta.flows.integration_bridge import fixed_flows, guest_flows

@@ -18,7 +18,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.controller import Controller, ManagedBridge
 from dfmeta.apps.dial import Refusals, accept, dial, listen
-from dfmeta.apps.switch_ports import Numbers
+from dfmeta.apps.numbers import Numbers
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.ovsdb.vswitchd import management_socket
 from dfmeta.runtime import hub, threads

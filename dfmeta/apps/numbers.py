@@ -1,4 +1,4 @@
-"""The ports as the switch itself describes them: their OpenFlow numbers, and whether frames pass.
+"""Reads from the switch itself which OpenFlow number each port has.
 
 Flows match numbers, and OVSDB reports the new port of a number later than the switch has it. So a
 port is not served when the switch contradicts its number in the registry, nor when the device at
