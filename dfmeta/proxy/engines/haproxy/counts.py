@@ -145,7 +145,7 @@ class Counts:
             return
         method, *numbers = words
         # -1: the request did not come so far.
-        size, total, answered, queued = (max(_signed(number), 0) for number in numbers)
+        size, total, answered, queued = (_natural(number) for number in numbers)
         access.log_answered(
             claim,
             GuestRequest(method, path),
@@ -312,10 +312,9 @@ def load(runtime: Runtime) -> tuple[int, int]:
     )
 
 
-def _signed(text: str) -> int:
-    return int(text) if text.removeprefix("-").isdecimal() else 0
-
-
 def _number(row: Mapping[str, str], name: str) -> int:
-    text = row.get(name, "")
+    return _natural(row.get(name, ""))
+
+
+def _natural(text: str) -> int:
     return int(text) if text.isdecimal() else 0

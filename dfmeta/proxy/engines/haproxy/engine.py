@@ -52,8 +52,6 @@ HANGS: Final = 3
 LATE: Final = 0.1
 """Seconds by which a check may end late; if it is more, the daemon itself was late, and the check
 does not count."""
-DRAIN: Final = 10.0
-"""Seconds that a replaced process may take to finish its requests."""
 HEAD_START: Final = 0.3
 """Seconds by which haproxy's grace at a stop is shorter than the daemon's."""
 LIVED: Final = 5.0
@@ -205,7 +203,7 @@ class Haproxy(Engine):
         self._stopping = True
         until = clock.now() + max(grace - HEAD_START, 0.0)
         for process in list(self._processes):
-            self._dismiss(process)
+            process.leave()
         while self._processes and clock.now() < until:
             threads.sleep(POLL)
         for process in list(self._processes):
@@ -344,21 +342,9 @@ class Haproxy(Engine):
                     RESOLVE,
                 )
                 return False
-            for other in before:
-                self._dismiss(other)
-                threads.spawn_after(DRAIN, self._drained, other)
+            for process in before:
+                process.leave()
             return True
-
-    def _dismiss(self, process: Process) -> None:
-        """Make a process answer its running requests and end."""
-        process.read_counts()
-        process.leave()
-
-    def _drained(self, process: Process) -> None:
-        """Kill a process that has had its time to end."""
-        if process.running:
-            process.read_counts()
-            process.kill()
 
     def _reload(self, done: Callable[[], None]) -> None:
         self._setup = setup = self._make_setup()

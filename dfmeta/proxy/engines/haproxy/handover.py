@@ -49,17 +49,6 @@ _SOCKET: Final = "socket"
 _ID: Final = re.compile(r"([0-9]{1,12})\.([0-9]{3})(.*)", re.ASCII)
 
 
-class ProxyHeader(NamedTuple):
-    """What the header of the PROXY protocol says."""
-
-    address: IPv4Address | IPv6Address
-    port: int
-    arrived: float
-    """Seconds since the epoch."""
-    identified: bool
-    """Whether haproxy knew the guest when it accepted the connection."""
-
-
 class Entrance(NamedTuple):
     """A listener, and the way to it for another process."""
 
@@ -109,10 +98,11 @@ def _bound(private: Path) -> Entrance:
         os.close(folder)
 
 
-def read_header(start: bytes, rest: bytes) -> ProxyHeader:
-    """Return the source of a connection.
+def read_header(start: bytes, rest: bytes, *, now: float) -> Introduction:
+    """Return the guest whose request a connection has; haproxy has counted those that it knows.
 
     :param start: the first bytes, of :func:`rest_length`'s size.
+    :param now: seconds since the epoch.
     :raises HaproxyError: when it is not a header as haproxy sends it.
     """
     signature, command, family, length = _START.unpack(start)
@@ -129,7 +119,8 @@ def read_header(start: bytes, rest: bytes) -> ProxyHeader:
     if match is None:
         raise HaproxyError(cause="a PROXY header of it has no time")
     seconds, milliseconds, guest = match.groups()
-    return ProxyHeader(address, port, int(seconds) + int(milliseconds) / 1000, bool(guest))
+    waited = now - int(seconds) - int(milliseconds) / 1000
+    return Introduction(address, port, waited=max(waited, 0.0), counted=bool(guest))
 
 
 def rest_length(start: bytes) -> int:
@@ -183,9 +174,8 @@ def _introduced(client: Any, peers: Container[int]) -> Introduction:
         raise PermissionError(f"process {process} is not haproxy")
     until = clock.now() + HEADER_TIMEOUT
     start = _exactly(client, _START.size, until)
-    source = read_header(start, _exactly(client, rest_length(start), until))
-    waited = max(clock.wall() - source.arrived, 0.0)
-    return Introduction(source.address, source.port, waited=waited, counted=source.identified)
+    rest = _exactly(client, rest_length(start), until)
+    return read_header(start, rest, now=clock.wall())
 
 
 def _unique_id(tlvs: bytes) -> str:

@@ -36,7 +36,7 @@ from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan, Program, Secrets
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
-from dfmeta.runtime import threads
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import wait_for_io
 from dfmeta.runtime.throttle import Seldom, counted
 
@@ -47,6 +47,8 @@ _SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW
 READY_TIMEOUT: Final = 10.0
 """Seconds until a new process answers."""
 POLL: Final = 0.01
+DRAIN: Final = 10.0
+"""Seconds that a process that leaves may take to finish its requests."""
 LEAVE_POLL: Final = 0.05
 IDLE: Final = 10
 """Looks in all of which a process that leaves has no request, before it is killed: a connection may
@@ -257,6 +259,7 @@ class Process:
         if self.leaving:
             return
         self.leaving = True
+        self.read_counts()
         try:
             self.runtime.shut_down(FRONTEND)
         except HaproxyError as error:
@@ -266,20 +269,22 @@ class Process:
             threads.spawn_detached(self._let_go)
 
     def _let_go(self) -> None:
-        """Kill it after its last request, with its counters read."""
-        idle = 0
-        while self.running:
+        """Kill it after its last request or its time, with its counters read."""
+        idle, until = 0, clock.now() + DRAIN
+        while self.running and clock.now() < until:
             try:
                 connections, requests = load(self.runtime)
                 idle = 0 if requests else idle + 1
                 if not connections or idle > IDLE:
                     self.counts.read(self.runtime)
-                    self.kill()
-                    return
+                    break
             except HaproxyError as error:
                 # On a busy machine an answer may be late: the counts would be lost.
                 LOG.debug("%s", error)
             threads.sleep(LEAVE_POLL)
+        else:
+            self.read_counts()
+        self.kill()
 
     def read_counts(self) -> None:
         """Read its counters, if it answers."""

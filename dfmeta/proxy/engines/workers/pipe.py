@@ -76,9 +76,8 @@ class Pipe:
         self._reading = False
         self._functions: Mapping[str, Function] = {}
         self._handling = False
-        self._incoming, self._looked = bytearray(), 0
-        """Received bytes that are not handled yet, and how many of them contain no end of a
-        line."""
+        self._incoming = bytearray()
+        """Received bytes that are not handled yet."""
         self._open: Message | None = None
         """The message that still lacks some of its bytes."""
         self.queued = 0
@@ -208,13 +207,11 @@ class Pipe:
     def _next(self) -> Message | None:
         """Remove and return the next complete message; None: there is none."""
         if self._open is None:
-            end = self._incoming.find(b"\n", self._looked)
+            end = self._incoming.find(b"\n")
             if end < 0:
-                self._looked = len(self._incoming)
                 return None
             message: Message = json.loads(self._incoming[:end])
             del self._incoming[: end + 1]
-            self._looked = 0
             if BYTES not in message:
                 return message
             self._open = message

@@ -15,13 +15,13 @@ from dfmeta import metrics
 from dfmeta.errors import HaproxyError, StartError
 from dfmeta.http.exchange import Exchange
 from dfmeta.http.limits import Limits
+from dfmeta.http.server import Introduction
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Answer, Endpoint
 from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.handover import (
     SIGNATURE,
-    ProxyHeader,
     handover_server,
     listen,
     read_header,
@@ -65,9 +65,11 @@ def test_header_names_the_guest_and_the_time_of_its_request() -> None:
     for peer, known in (("240.0.0.13", True), ("fd00::1", True), ("fd00::1", False)):
         start, rest = header(peer, unique=b"1700000000.250" + b"13.0.1" * known)
         assert rest_length(start) == len(rest)
-        assert read_header(start, rest) == ProxyHeader(ip_address(peer), 4000, 1700000000.25, known)
+        introduction = read_header(start, rest, now=1700000000.75)
+        assert introduction == Introduction(ip_address(peer), 4000, 0.5, known)
     start, rest = header(before=tlv(0x01, b"h1") + tlv(0x04, b""))
-    assert read_header(start, rest).arrived == 1700000000.25, "other fields are passed over"
+    assert read_header(start, rest, now=1700000001.25).waited == 1.0, "other fields are passed over"
+    assert read_header(start, rest, now=1600000000.0).waited == 0.0, "the clock was set back"
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
@@ -86,10 +88,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 def test_header_that_is_not_as_haproxy_writes_it_is_refused() -> None:
     for fault, text in FAULTS:
         with pytest.raises(HaproxyError, match=text):
-            read_header(*header(**fault))
+            read_header(*header(**fault), now=0.0)
     start, rest = header()
     with pytest.raises(HaproxyError, match="does not begin"):
-        read_header(start, rest + b"x")
+        read_header(start, rest + b"x", now=0.0)
 
 
 class World:
