@@ -34,12 +34,12 @@ def test_requests_of_one_moment_share_a_question_and_later_ones_the_next() -> No
     later = [daemon.echo() for _ in range(3)]
     assert daemon.asked() == 1
     until = clock.now() + AMPLE
-    waiting = [eventlet.spawn(one, until) for one in first + later]
+    waiting = [eventlet.spawn(wait, until) for wait in first + later]
     daemon.questions[0].send(True)
     assert daemon.asked() == 2
-    assert [one.dead for one in waiting] == [True] * 3 + [False] * 3
+    assert [thread.dead for thread in waiting] == [True] * 3 + [False] * 3
     daemon.questions[1].send(True)
-    assert [one.wait() for one in waiting] == [True] * 6
+    assert [thread.wait() for thread in waiting] == [True] * 6
     assert daemon.asked() == 2, "no question without a request"
     echoed = daemon.echo()
     assert daemon.asked() == 3

@@ -69,8 +69,8 @@ class World:
         self.answers = WorkerAnswers(
             self.store, self._subports, self.rates, Complaints(logging.getLogger("daemon"))
         )
-        one, other = socket.socketpair()
-        self.near, self.far = Pipe(one), Pipe(other)
+        near, far = socket.socketpair()
+        self.near, self.far = Pipe(near), Pipe(far)
         self.threads = [
             eventlet.spawn(self.far.run, self.answers.functions()),
             eventlet.spawn(self.near.run, {}),
@@ -83,10 +83,10 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    one = World()
-    yield one
-    one.near.close()
-    one.far.close()
+    made = World()
+    yield made
+    made.near.close()
+    made.far.close()
 
 
 PLAIN = GuestRequest("GET", "/a")
@@ -97,7 +97,7 @@ def ask(
     request: GuestRequest = PLAIN,
     *,
     seconds: float = AMPLE,
-    goes_on: Callable[[str | None], bool] = lambda _said: True,
+    goes_on: Callable[[str | None], bool] = lambda _word: True,
 ) -> View:
     deadline = clock.now() + seconds
     store = RemoteStore(world.near, "store")
@@ -116,15 +116,15 @@ def test_an_answer_is_the_stores(world: World) -> None:
     begun = clock.now()
     assert ask(world, request).answer() == world.store.reply
     assert world.store.went_on
-    ((asked, identity, deadline),) = world.store.asked
-    assert (asked, identity) == (request, IDENTITY)
+    ((passed_on, identity, deadline),) = world.store.asked
+    assert (passed_on, identity) == (request, IDENTITY)
     assert deadline == pytest.approx(begun + AMPLE)
 
 
-@pytest.mark.parametrize("said", ["required", "", None])
-def test_a_request_that_does_not_go_on_is_not_answered(world: World, said: str | None) -> None:
-    world.store.tokens = said
-    assert ask(world, goes_on=lambda one: one != said).http_tokens == said
+@pytest.mark.parametrize("word", ["required", "", None])
+def test_a_request_that_does_not_go_on_is_not_answered(world: World, word: str | None) -> None:
+    world.store.tokens = word
+    assert ask(world, goes_on=lambda each: each != word).http_tokens == word
     assert (world.store.went_on, world.store.answered) == (False, 0)
     assert len(world.store.asked) == 1
 
@@ -185,8 +185,8 @@ class Ends:
     """A pipe; one end keeps the values of calls, and returns the same with bytes."""
 
     def __init__(self) -> None:
-        one, other = socket.socketpair()
-        self.near, self.far = Pipe(one), Pipe(other)
+        near, far = socket.socketpair()
+        self.near, self.far = Pipe(near), Pipe(far)
         self.values: list[int] = []
         self.threads = [
             eventlet.spawn(self.far.run, {"keep": Function(self._keep, int)}),
@@ -290,18 +290,18 @@ ONE, OTHER = (7, 0, 0, 1), (7, 0, 1, 2)
 
 
 def test_the_end_of_the_last_connection_is_reported_late_with_its_time() -> None:
-    told: list[tuple[Any, ...]] = []
+    reports: list[tuple[Any, ...]] = []
     now = 10.0
-    use = Use(lambda *report: told.append(report), clock=lambda: now)
+    use = Use(lambda *report: reports.append(report), clock=lambda: now)
     use.count(ONE, 1)
     now = 11.0
     use.count(OTHER, 1)
     now = 12.0
     use.count(ONE, -1)
-    assert told == [(ONE, True, 10.0), (OTHER, True, 11.0)]
+    assert reports == [(ONE, True, 10.0), (OTHER, True, 11.0)]
     now = 13.0
     use.review()
-    assert len(told) == 2, "used since the last review"
+    assert len(reports) == 2, "used since the last review"
     now = 14.0
     use.review()
-    assert told[2:] == [(ONE, False, 12.0)], "the other one still has a connection"
+    assert reports[2:] == [(ONE, False, 12.0)], "the other one still has a connection"

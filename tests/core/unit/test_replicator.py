@@ -48,9 +48,9 @@ def test_settling_tells_every_replica_once_of_each_endpoint_in_its_order() -> No
     world.registry.set_port(port(14))
     world.registry.set_port(port(13, project="another"))
     assert world.replicator.flush() == []
-    assert [one.batches for one in world.replicas] == [[(False, [ONE, TWO])]] * 2
+    assert [replica.batches for replica in world.replicas] == [[(False, [ONE, TWO])]] * 2
     assert world.replicator.flush() == []
-    assert [len(one.batches) for one in world.replicas] == [1, 1]
+    assert [len(replica.batches) for replica in world.replicas] == [1, 1]
 
 
 def test_a_replica_that_does_not_take_its_news_is_named() -> None:
@@ -84,4 +84,6 @@ def test_a_new_replica_is_told_of_all_in_batches() -> None:
     new = Replica()
     world.replicator.add_replica(new)
     assert [(fresh, len(batch)) for fresh, batch in new.batches] == [(True, BATCH), (True, 5)]
-    assert {one for _fresh, batch in new.batches for one in batch} == {*world.registry.endpoints()}
+    assert {endpoint for _fresh, batch in new.batches for endpoint in batch} == {
+        *world.registry.endpoints()
+    }

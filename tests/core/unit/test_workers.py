@@ -88,10 +88,10 @@ class OneWorker(Worker):
         if World.fails:
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
         del listeners
-        ours, theirs = green_socket.socketpair()
+        near, far = green_socket.socketpair()
         self._rights, self._other_end = green_socket.socketpair()
-        self._prepare(Process(theirs), ours)
-        World.made += [theirs, self._other_end]
+        self._prepare(Process(far), near)
+        World.made += [far, self._other_end]
 
 
 class World:
@@ -120,14 +120,16 @@ class World:
         until(self._know, "each to have read that it serves")
 
     def serving(self) -> list[Worker]:
-        return [one for one in self.workers._workers if one.serving]
+        return [worker for worker in self.workers._workers if worker.serving]
 
     def one(self) -> Worker:
-        (found,) = self.serving()
-        return found
+        (worker,) = self.serving()
+        return worker
 
     def _know(self) -> bool:
-        return all({"call": "serve", "values": []} in process(one).got for one in self.serving())
+        return all(
+            {"call": "serve", "values": []} in process(worker).got for worker in self.serving()
+        )
 
     def replace(self) -> None:
         self.workers.reload(EngineSettings(8.0, Limits()), self._count)
@@ -147,9 +149,9 @@ class NoAnswers(WorkerAnswers):
 
 
 def process(worker: Worker) -> Process:
-    found = worker.process
-    assert isinstance(found, Process)
-    return found
+    fake = worker.process
+    assert isinstance(fake, Process)
+    return fake
 
 
 def lost(reason: str) -> float:
@@ -167,10 +169,10 @@ def world() -> Iterator[World]:
 
 
 def running(count: int) -> Iterator[World]:
-    one = World(count)
-    yield one
+    made = World(count)
+    yield made
     hub.VITAL.release()
-    one.workers.stop(0.0)
+    made.workers.stop(0.0)
     let_hub_run()
     while World.made:
         World.made.pop().close()

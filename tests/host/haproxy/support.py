@@ -149,7 +149,7 @@ def loopback() -> Iterator[Callable[..., Loopback]]:
 
 
 @pytest.fixture
-def known(loopback: Callable[..., Loopback], upstream: Upstream) -> Callable[..., Loopback]:
+def with_guest(loopback: Callable[..., Loopback], upstream: Upstream) -> Callable[..., Loopback]:
     """Starts a haproxy that knows the guest, with a host of Nova that answers."""
 
     def start(**of_plan: Any) -> Loopback:

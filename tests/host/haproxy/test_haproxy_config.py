@@ -24,7 +24,7 @@ from tests.harness.certificates import Authority
 from tests.harness.netns import ROOT
 from tests.host.haproxy.support import HERE, OK, PROGRAM, Lines, Loopback, server
 
-Known = Callable[..., Loopback]
+Start = Callable[..., Loopback]
 OPENSTACK = "/openstack/latest/meta_data.json"
 EC2 = "/latest/meta-data/local-ipv4"
 TARGETS = (
@@ -55,11 +55,13 @@ def test_haproxy_accepts_each_plan_without_a_warning(
 ) -> None:
     pair = authority.issue("client")
     cert = pair.certificate.read_bytes() + pair.key.read_bytes()
-    own = Secrets(ca=authority.certificate.read_bytes(), cert=cert)
+    secrets_given = Secrets(ca=authority.certificate.read_bytes(), cert=cert)
     checking = Check(binary=str(HAPROXY), user="")
     listener = eventlet.listen((HERE, 0))
 
-    def accepted(plan: HaproxyPlan, secrets: Secrets = own, program: Program = checking) -> bool:
+    def accepted(
+        plan: HaproxyPlan, secrets: Secrets = secrets_given, program: Program = checking
+    ) -> bool:
         caplog.clear()
         process = Process(program, plan, secrets, listeners=[listener], handover=0, counts=Lines())
         process.wait()
@@ -81,9 +83,9 @@ def request(line: str = "GET /latest HTTP/1.1", *headers: str) -> bytes:
 
 
 def test_nova_gets_the_guest_of_the_map_and_no_header_of_the_guest(
-    known: Known, upstream: Upstream
+    with_guest: Start, upstream: Upstream
 ) -> None:
-    answer = known().ask(
+    answer = with_guest().ask(
         request(
             "GET /openstack/latest/meta_data.json HTTP/1.1",
             "X-Instance-ID: forged",
@@ -96,9 +98,9 @@ def test_nova_gets_the_guest_of_the_map_and_no_header_of_the_guest(
         )
     )
     assert answer.startswith(b"HTTP/1.1 200 OK")
-    (asked,) = upstream.asked
-    assert asked.line == "GET /openstack/latest/meta_data.json HTTP/1.1"
-    assert sorted((name.lower(), text) for name, text in asked.headers) == [
+    (nova_request,) = upstream.asked
+    assert nova_request.line == "GET /openstack/latest/meta_data.json HTTP/1.1"
+    assert sorted((name.lower(), text) for name, text in nova_request.headers) == [
         ("accept", "application/json"),
         ("accept-encoding", "identity"),
         ("host", upstream.host.authority),
@@ -143,8 +145,10 @@ def with_target(target: str) -> list[bytes]:
     return [odd for odd in changed if odd not in ODD]
 
 
-def test_request_that_is_not_plain_never_reaches_nova(known: Known, upstream: Upstream) -> None:
-    haproxy = known()
+def test_request_that_is_not_plain_never_reaches_nova(
+    with_guest: Start, upstream: Upstream
+) -> None:
+    haproxy = with_guest()
     for odd in [*ODD, *with_target(EC2), *with_target(OPENSTACK)]:
         with haproxy.connect() as guest:
             assert not haproxy.ask(odd, guest).startswith(OK), odd
@@ -153,9 +157,9 @@ def test_request_that_is_not_plain_never_reaches_nova(known: Known, upstream: Up
 
 
 def test_no_request_of_a_guest_that_is_only_counted_reaches_nova(
-    known: Known, upstream: Upstream
+    with_guest: Start, upstream: Upstream
 ) -> None:
-    haproxy = known()
+    haproxy = with_guest()
     haproxy.put(counted())
     for target in ("/a", EC2, OPENSTACK):
         # Here no daemon is there to answer.
@@ -165,9 +169,9 @@ def test_no_request_of_a_guest_that_is_only_counted_reaches_nova(
 
 @pytest.mark.parametrize("target", [EC2, OPENSTACK])
 def test_request_after_a_plain_one_is_judged_by_its_own_headers(
-    known: Known, upstream: Upstream, target: str
+    with_guest: Start, upstream: Upstream, target: str
 ) -> None:
-    haproxy = known()
+    haproxy = with_guest()
     plain = request(f"GET {target} HTTP/1.1", "User-Agent: a", "Accept: b")
     with_nul = [
         plain[:place] + b"\0" + plain[place + 1 :]
@@ -190,11 +194,11 @@ def largest(limits: HeadLimits, *, beyond: int) -> bytes:
     return request(line, *short, f"B: {'b' * (limits.header - without + beyond)}")
 
 
-def test_daemon_gets_all_that_it_allows_and_a_little_more(known: Known) -> None:
+def test_daemon_gets_all_that_it_allows_and_a_little_more(with_guest: Start) -> None:
     page = (ROOT / "doc/source/haproxy.rst").read_text(encoding="utf-8")
     assert f"larger by more than {BEYOND} bytes" in " ".join(page.split())
     for limits in (HeadLimits(), HeadLimits(request_line=256, header=1024)):
-        haproxy = known(limits=Limits(head=limits))
+        haproxy = with_guest(limits=Limits(head=limits))
         whole = largest(limits, beyond=0)
         assert len(whole) == limits.request_line + limits.header + len("\r\n\r\n")
         assert whole.count(b": ") == limits.lines
@@ -204,8 +208,8 @@ def test_daemon_gets_all_that_it_allows_and_a_little_more(known: Known) -> None:
         assert haproxy.ask(largest(limits, beyond=9000)).startswith(b"HTTP/1.1 400 ")
 
 
-def test_requests_of_usual_clients_are_plain(known: Known, upstream: Upstream) -> None:
-    haproxy = known()
+def test_requests_of_usual_clients_are_plain(with_guest: Start, upstream: Upstream) -> None:
+    haproxy = with_guest()
     responses = [request(f"GET {target} HTTP/1.1", "A: b") for target in TARGETS]
     for names in NAMES:
         values = {"host": "169.254.169.254", "connection": "keep-alive"}
@@ -217,9 +221,9 @@ def test_requests_of_usual_clients_are_plain(known: Known, upstream: Upstream) -
 
 
 def test_forwarded_request_is_plain_only_where_the_operator_lets_it_pass(
-    known: Known, upstream: Upstream
+    with_guest: Start, upstream: Upstream
 ) -> None:
-    strict, usual = known(refuse_forwarded=True), known()
+    strict, usual = with_guest(refuse_forwarded=True), with_guest()
     for header in ("X-Forwarded-For: a", "x_forwarded_for: a", "Via: a", "FORWARDED: a"):
         forwarded = request("GET /a HTTP/1.1", "A: b", header)
         assert strict.ask(forwarded) == b""
@@ -232,9 +236,9 @@ NETWORK_DATA = "/openstack/2018-08-27/network_data.json"
 
 
 def test_daemon_is_asked_for_the_network_of_vms_if_it_completes_it(
-    known: Known, upstream: Upstream
+    with_guest: Start, upstream: Upstream
 ) -> None:
-    completing, usual = known(network_data_subports=True), known()
+    completing, usual = with_guest(network_data_subports=True), with_guest()
     paths = (NETWORK_DATA, TARGETS[-1], f"{NETWORK_DATA}/")
     for method, path in itertools.product(("GET", "HEAD"), paths):
         guest = completing.connect()
@@ -249,8 +253,10 @@ def test_daemon_is_asked_for_the_network_of_vms_if_it_completes_it(
     assert usual.ask(request(f"GET {NETWORK_DATA} HTTP/1.1")).startswith(OK)
 
 
-def test_connection_is_one_guests_for_as_long_as_it_lives(known: Known, upstream: Upstream) -> None:
-    haproxy = known()
+def test_connection_is_one_guests_for_as_long_as_it_lives(
+    with_guest: Start, upstream: Upstream
+) -> None:
+    haproxy = with_guest()
     guest = haproxy.connect()
     assert haproxy.ask(guest=guest).startswith(OK)
     haproxy.put(value(incarnation=2))
@@ -261,7 +267,7 @@ def test_connection_is_one_guests_for_as_long_as_it_lives(known: Known, upstream
 
 
 def test_nova_that_hangs_is_answered_for_as_timeout_answer_says(
-    known: Known, upstream: Upstream
+    with_guest: Start, upstream: Upstream
 ) -> None:
     upstream.script = hang
     # The limit itself is met by each request.
@@ -271,7 +277,7 @@ def test_nova_that_hangs_is_answered_for_as_timeout_answer_says(
         ("close", [], []),
     ):
         for path, status in zip(("/latest", "/openstack/latest/user_data"), statuses, strict=True):
-            haproxy = known(timeout_answer=answer, hold_timeout=0.1)
+            haproxy = with_guest(timeout_answer=answer, hold_timeout=0.1)
             reply = haproxy.ask(request(f"GET {path} HTTP/1.1"))
             assert reply.split(b" ")[1:2] == status, (answer, path)
             token, code, state, _backend, asked = haproxy.line().split(" ")
@@ -279,11 +285,11 @@ def test_nova_that_hangs_is_answered_for_as_timeout_answer_says(
 
 
 def test_lines_are_written_about_failed_requests_alone_and_not_too_many(
-    known: Known, upstream: Upstream
+    with_guest: Start, upstream: Upstream
 ) -> None:
     answers = iter([b"200", *[b"404"] * 39])
     upstream.script = lambda _request: b"HTTP/1.1 %s A\r\nContent-Length: 0\r\n\r\n" % next(answers)
-    haproxy = known()
+    haproxy = with_guest()
     guest = haproxy.connect()
     for _ in range(40):
         assert haproxy.ask(guest=guest)
@@ -292,8 +298,8 @@ def test_lines_are_written_about_failed_requests_alone_and_not_too_many(
     assert len(haproxy.lines) < 30
 
 
-def test_changed_guest_gets_no_answer_and_has_a_line(known: Known, upstream: Upstream) -> None:
-    haproxy = known()
+def test_changed_guest_gets_no_answer_and_has_a_line(with_guest: Start, upstream: Upstream) -> None:
+    haproxy = with_guest()
 
     def change(_request: Asked) -> bytes:
         haproxy.put(None)
@@ -305,7 +311,7 @@ def test_changed_guest_gets_no_answer_and_has_a_line(known: Known, upstream: Ups
 
 
 def test_request_that_haproxy_does_not_understand_has_a_line(
-    known: Known, upstream: Upstream
+    with_guest: Start, upstream: Upstream
 ) -> None:
     for sent, status in (
         (b"G(T / HTTP/1.1\r\n\r\n", "400"),
@@ -313,30 +319,30 @@ def test_request_that_haproxy_does_not_understand_has_a_line(
         (request("GET /latest HTTP/1.1", "A: b")[:-2], "408"),
     ):
         # The limit itself is met by the request alone that does not end.
-        haproxy = known(limits=Limits(header_timeout=0.3 if status == "408" else 30))
+        haproxy = with_guest(limits=Limits(header_timeout=0.3 if status == "408" else 30))
         assert haproxy.ask(sent).startswith(f"HTTP/1.1 {status} ".encode())
         token, code, _state, _backend, path = haproxy.line().split(" ")
         assert (token, code, path) == ("13.0.1.0.1", status, "<BADREQ>")
     assert upstream.asked == []
     # The limit of a connection that sends nothing.
-    assert known(limits=Limits(header_timeout=0.1)).connect().recv(100) == b""
+    assert with_guest(limits=Limits(header_timeout=0.1)).connect().recv(100) == b""
 
 
-def test_headers_of_one_hop_do_not_reach_the_guest(known: Known, upstream: Upstream) -> None:
+def test_headers_of_one_hop_do_not_reach_the_guest(with_guest: Start, upstream: Upstream) -> None:
     upstream.script = lambda _request: (
         b"HTTP/1.1 200 OK\r\nKeep-Alive: timeout=5\r\nProxy-Connection: a\r\nTrailer: a\r\n"
         b"Server: a\r\nX-A: 1\r\nContent-Length: 0\r\n\r\n"
     )
-    head = known().ask().lower()
+    head = with_guest().ask().lower()
     assert head.startswith(b"http/1.1 200 ok\r\nx-a: 1\r\ncontent-length: 0\r\n")
     assert len(head.splitlines()) == 4
 
 
-def test_answer_that_is_too_large_is_503(known: Known, upstream: Upstream) -> None:
+def test_answer_that_is_too_large_is_503(with_guest: Start, upstream: Upstream) -> None:
     for length, status in ((16 << 20, b"200"), ((16 << 20) + 1, b"503")):
         answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length
         upstream.script = lambda _request, answer=answer: answer
-        assert known().ask().split(b" ")[1] == status
+        assert with_guest().ask().split(b" ")[1] == status
 
 
 @pytest.fixture
@@ -362,9 +368,9 @@ def doubted(upstream: Upstream) -> Callable[[Loopback], Any]:
 
 
 def test_answer_waits_while_its_guest_is_in_doubt(
-    known: Known, doubted: Callable[[Loopback], Any]
+    with_guest: Start, doubted: Callable[[Loopback], Any]
 ) -> None:
-    haproxy = known()
+    haproxy = with_guest()
     pending = doubted(haproxy)
     haproxy.put(value())
     assert pending.wait().startswith(b"HTTP/1.1 200 OK")
@@ -372,10 +378,10 @@ def test_answer_waits_while_its_guest_is_in_doubt(
 
 
 def test_answer_does_not_leave_after_a_doubt_that_another_guest_ends(
-    known: Known, doubted: Callable[[Loopback], Any]
+    with_guest: Start, doubted: Callable[[Loopback], Any]
 ) -> None:
     for entry in (value(incarnation=2), value(epoch=2), None):
-        haproxy = known()
+        haproxy = with_guest()
         pending = doubted(haproxy)
         haproxy.put(entry)
         assert pending.wait() == b"", entry
@@ -383,19 +389,23 @@ def test_answer_does_not_leave_after_a_doubt_that_another_guest_ends(
 
 
 def test_answer_does_not_leave_while_its_guest_is_in_doubt(
-    known: Known, doubted: Callable[[Loopback], Any], monkeypatch: pytest.MonkeyPatch
+    with_guest: Start, doubted: Callable[[Loopback], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert doubted(known(program=replace(PROGRAM, lua=False))).wait() == b"", "it does not wait"
+    assert doubted(with_guest(program=replace(PROGRAM, lua=False))).wait() == b"", (
+        "it does not wait"
+    )
 
     def briefly(plan: HaproxyPlan, given: Descriptors) -> str:
         return waiting(replace(plan, hold_timeout=0.1), given)
 
     monkeypatch.setattr(process_module, "waiting", briefly)
-    assert doubted(known()).wait() == b""
+    assert doubted(with_guest()).wait() == b""
 
 
-def test_requests_of_a_guest_in_doubt_are_the_daemons(known: Known, upstream: Upstream) -> None:
-    haproxy = known()
+def test_requests_of_a_guest_in_doubt_are_the_daemons(
+    with_guest: Start, upstream: Upstream
+) -> None:
+    haproxy = with_guest()
     kept = haproxy.connect()
     assert haproxy.ask(guest=kept).startswith(OK)
     haproxy.put(IN_DOUBT)
@@ -408,7 +418,7 @@ def test_requests_of_a_guest_in_doubt_are_the_daemons(known: Known, upstream: Up
     assert haproxy.ask().startswith(OK)
 
 
-def test_hosts_without_an_answer_rest(loopback: Known, upstreams: Callable[..., Upstream]) -> None:
+def test_hosts_without_an_answer_rest(loopback: Start, upstreams: Callable[..., Upstream]) -> None:
     hosts = [upstreams(lambda _request: b"SSH-2.0-a\r\n"), upstreams(hang), upstreams()]
     # Each host has one second; the first speaks no HTTP, and the last one answers at once.
     haproxy = loopback(*map(server, hosts), several=True, hold_timeout=2.0).checked()
@@ -437,8 +447,8 @@ def hold(haproxy: Loopback, sources: list[str], count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_vm_has_one_share_with_its_containers(known: Known, whole: bool) -> None:
-    haproxy = known(**FEW_PLACES)
+def test_vm_has_one_share_with_its_containers(with_guest: Start, whole: bool) -> None:
+    haproxy = with_guest(**FEW_PLACES)
     sources = [f"127.0.0.{number}" for number in range(10, 13)]
     for ofport, source in enumerate(sources):
         entry = value(ofport=ofport, vm="a") if whole else counted(ofport, vm="a")
@@ -450,8 +460,8 @@ def test_vm_has_one_share_with_its_containers(known: Known, whole: bool) -> None
     assert haproxy.counts() == (16, 16)
 
 
-def test_no_number_of_vms_takes_all_places(known: Known) -> None:
-    haproxy = known(**FEW_PLACES)
+def test_no_number_of_vms_takes_all_places(with_guest: Start) -> None:
+    haproxy = with_guest(**FEW_PLACES)
     sources = [f"127.0.0.{number}" for number in range(10, 22)]
     for ofport, source in enumerate(sources):
         haproxy.put(value(ofport=ofport, vm=f"{ofport}"), source)
@@ -462,8 +472,8 @@ def test_no_number_of_vms_takes_all_places(known: Known) -> None:
     assert haproxy.ask().startswith(OK)
 
 
-def test_late_bytes_of_nova_reach_no_other_guest(known: Known, upstream: Upstream) -> None:
-    haproxy = known()
+def test_late_bytes_of_nova_reach_no_other_guest(with_guest: Start, upstream: Upstream) -> None:
+    haproxy = with_guest()
     haproxy.put(value(ofport=14, vm="e"), "127.0.0.14")
     first: list[Any] = []
 
@@ -485,9 +495,11 @@ def test_late_bytes_of_nova_reach_no_other_guest(known: Known, upstream: Upstrea
     assert haproxy.ask(guest=other).endswith(b"{}")
 
 
-def test_guests_of_both_backends_use_up_no_descriptors(known: Known, upstream: Upstream) -> None:
+def test_guests_of_both_backends_use_up_no_descriptors(
+    with_guest: Start, upstream: Upstream
+) -> None:
     limits = Limits(connections_per_port=4, waiting_per_port=4)
-    haproxy = known(maxconn=256, limits=limits, hold_timeout=600.0)
+    haproxy = with_guest(maxconn=256, limits=limits, hold_timeout=600.0)
     guests = []
     for number in range(10, 34):
         source = f"127.0.0.{number}"

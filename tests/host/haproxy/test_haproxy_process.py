@@ -106,7 +106,7 @@ def tls(
 
     def ask(name: str, *, ca: Authority | None, insecure: bool = False) -> tuple[bytes, Upstream]:
         context = server_context(authority.issue(name), authority.certificate)
-        upstream = upstreams(lambda _asked: ANSWER, context=context)
+        upstream = upstreams(lambda _request: ANSWER, context=context)
         nova = replace(server(upstream), host="nova.example")
         secrets = Secrets(ca=ca.certificate.read_bytes() if ca else b"", cert=cert)
         haproxy = loopback(nova, secrets=secrets, tls=True, insecure=insecure)
@@ -181,7 +181,7 @@ def test_map_and_counts_of_a_process_that_leaves_are_kept_until_its_last_request
     haproxy = loopback(server(upstream))
     haproxy.put(value())
     assert haproxy.ask().startswith(OK)
-    upstream.script = lambda _asked: gate.wait() or ANSWER
+    upstream.script = lambda _request: gate.wait() or ANSWER
     answer = eventlet.spawn(haproxy.ask)
     until(lambda: len(upstream.asked) == 2, "the request")
     haproxy.process.leave()
@@ -204,7 +204,7 @@ def test_counters_and_lines_are_those_of_the_guest(
     counts = Counts(registry)
     registry.set_port(port(13))
     registry.learn(GUEST, address(), 0)
-    entries = Entries(registry, lambda _one: "signed", lambda *_one: True)
+    entries = Entries(registry, lambda _instance: "signed", lambda *_guest: True)
     ((_endpoint, news),) = entries.batch_of([GUEST])
     (entry,) = news.values()
     (slot,) = registry.slots(GUEST).values()
@@ -223,7 +223,7 @@ def test_counters_and_lines_are_those_of_the_guest(
     assert runtime.table(OF_PORT, "data.conn_cnt gt 1") == {}
     assert load(runtime) == (1, 0)
     assert haproxy.lines == []
-    upstream.script = lambda _asked: b"HTTP/1.1 404 A\r\nContent-Length: 0\r\n\r\n"
+    upstream.script = lambda _request: b"HTTP/1.1 404 A\r\nContent-Length: 0\r\n\r\n"
     assert haproxy.ask(guest=guest).startswith(b"HTTP/1.1 404")
     counts.failed(haproxy.line())
     assert answers.counts == [1, 0, 1, 0, 0]
@@ -248,7 +248,7 @@ def test_program_that_fails_or_that_its_user_may_not_run_has_no_version(
     # The limit itself is met by the program that sleeps.
     monkeypatch.setattr(services, "_VERSION_TIMEOUT", 0.5)
     version = "echo 'HAProxy version 3.0.1 2024/06/10'"
-    for text, mode, known in (
+    for text, mode, has_version in (
         (version, 0o755, True),
         (version, 0o700, False),
         (f"{version}\nexit 1", 0o755, False),
@@ -257,7 +257,7 @@ def test_program_that_fails_or_that_its_user_may_not_run_has_no_version(
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(mode)
         haproxy_version = services.haproxy_version(program)
-        assert (haproxy_version is not None) is known, text
+        assert (haproxy_version is not None) is has_version, text
         assert haproxy_version is None or (haproxy_version.text, haproxy_version.lua) == (
             "3.0.1",
             False,

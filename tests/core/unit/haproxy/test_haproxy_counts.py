@@ -94,9 +94,9 @@ def test_failed_request_is_its_guests() -> None:
         RECENT.take()
         world = World()
         world.line(status, state)
-        asked = world.asked()
-        assert asked.counts == counts, (status, state)
-        faults = [(fault.status, fault.path, fault.code) for fault in asked.failures()]
+        requests = world.asked()
+        assert requests.counts == counts, (status, state)
+        faults = [(fault.status, fault.path, fault.code) for fault in requests.failures()]
         assert faults == [failure], (status, state)
 
 
@@ -247,17 +247,17 @@ def test_haproxy_that_does_not_answer_is_no_failure(world: World) -> None:
 
 
 def test_answer_that_indicates_a_fault_is_remarked_upon(world: World) -> None:
-    said = []
+    remarks = []
 
     def remark(claim: Claim, status: int) -> str:
-        said.append((claim.caller, status))
+        remarks.append((claim.caller, status))
         return "nova answered 403. Its secret differs" if status == 403 else ""
 
     world.counts = Counts(world.registry, remark)
     world.line(403, "--", path="/openstack/latest/meta_data.json")
     world.line(500, "--")
-    assert said == [(HERE, 403), (HERE, 500)]
-    reasons = [one.reason for one in world.asked().failures()]
+    assert remarks == [(HERE, 403), (HERE, 500)]
+    reasons = [failure.reason for failure in world.asked().failures()]
     assert sorted(reasons) == ["nova answered 403. Its secret differs", "nova answered 500"]
 
 
@@ -268,7 +268,7 @@ def test_each_request_is_logged_with_debug_as_the_other_engine_logs_it(
     for line in ("", "GET 1 2 3 4 5.0.1.0.2 200 ---- nova /of-another", "GET 1 2 3 4 {} 200 ----"):
         world.counts.request(line.format(world.claim))
     world.counts.request(f"GET 2100 12 10 -1 {world.claim} 200 ---- nova /{'a' * 500}")
-    (line,) = (one for one in caplog.messages if "ms, including" in one)
+    (line,) = (message for message in caplog.messages if "ms, including" in message)
     took = "2100 bytes, 12.0 ms, including 10.0 ms in nova and 0.0 ms waiting"
     assert line == f"tap1 {INSTANCE} GET /{'a' * 255}: 200, {took}"
     assert world.asked() is None, "successes are counted by haproxy itself"

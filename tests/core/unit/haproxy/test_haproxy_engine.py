@@ -73,7 +73,7 @@ class World:
             plan=lambda: self.plan,
             secrets=self.secrets,
             program=self.program,
-            entries=Entries(self.registry, lambda _one: "signed", lambda *_one: self.plain),
+            entries=Entries(self.registry, lambda _instance: "signed", lambda *_guest: self.plain),
         )
 
     def make(self, *parts: Any, **options: Any) -> FakeProcess:
@@ -92,7 +92,7 @@ class World:
         return self.processes[-1]
 
     def running(self) -> list[FakeProcess]:
-        return [one for one in self.processes if one.running]
+        return [process for process in self.processes if process.running]
 
     def reload(self) -> Event:
         """Reload the configuration; the event is sent when it is in force."""
@@ -227,8 +227,8 @@ def test_process_that_ends_is_started_again(world: World, caplog: pytest.LogCapt
     assert world.process.instances() == [OTHER_INSTANCE]
     assert "haproxy ended with status -15; it is started again" in caplog.text
     assert metrics.HAPROXY_LOST.labels("ended")._value.get() - lost == 1
-    found = world.engine.report(thorough=False)
-    assert (found["restarts"], found["last_fault"]) == (1, "ended with status -15")
+    facts = world.engine.report(thorough=False)
+    assert (facts["restarts"], facts["last_fault"]) == (1, "ended with status -15")
 
 
 def test_process_that_hangs_is_killed_within_a_second(
@@ -269,9 +269,9 @@ def test_start_that_fails_is_tried_again_after_longer_and_longer_pauses(
     assert caplog.text.count(report.removeprefix("it ")) == len(times)
     assert not idle.engine.serving
     idle.engine.gather()
-    found = idle.engine.report(thorough=True)
-    assert found["fault"] == report
-    assert (found["pid"], found["connections"], found["map"]) == (None, None, None)
+    facts = idle.engine.report(thorough=True)
+    assert facts["fault"] == report
+    assert (facts["pid"], facts["connections"], facts["map"]) == (None, None, None)
     idle.fault = ""
     eventlet.sleep(5)
     assert idle.engine.serving
@@ -295,13 +295,13 @@ def test_replaced_process_ends_after_its_requests_and_counts_them(world: World) 
     eventlet.sleep(1)
     assert old.running, "its counts would be lost"
     old.runtime.fails = False
-    asked = list(old.runtime.asked)
+    before = list(old.runtime.asked)
     world.count(old, 2)
     old.connections(0)
     eventlet.sleep(0.1)
     assert not old.running
     assert world.answers() == 2
-    assert "show version" not in old.runtime.asked[len(asked) :], "it is not checked"
+    assert "show version" not in old.runtime.asked[len(before) :], "it is not checked"
     assert world.running() == [new]
 
 
@@ -333,8 +333,8 @@ def test_reload_replaces_the_process_only_where_its_own_configuration_is_another
     world.plain = False
     assert world.reload().ready()
     assert world.process is before
-    said = [entry.count("|") for entry in before.runtime.map.values()]
-    assert said == [len(COUNTED) - 1], "the rules are read anew"
+    separators = [entry.count("|") for entry in before.runtime.map.values()]
+    assert separators == [len(COUNTED) - 1], "the rules are read anew"
     assert world.handover.service.hold_timeout == 7.0
     world.plain = True
     for name, other in (
@@ -361,12 +361,12 @@ def test_configuration_that_does_not_start_leaves_the_present_one_and_is_tried_a
     assert not world.reload().ready(), "it is not in force"
     assert "continues with its former configuration" in caplog.text
     assert world.running() == [before]
-    found = world.engine.report(thorough=False)
-    assert (found["fault"], found["failed_replacement"]) == ("", world.fault)
+    facts = world.engine.report(thorough=False)
+    assert (facts["fault"], facts["failed_replacement"]) == ("", world.fault)
     world.fault = ""
     eventlet.sleep(CHECKS)
-    found = world.engine.report(thorough=False)
-    assert (found["maxconn"], found["failed_replacement"]) == (64, "")
+    facts = world.engine.report(thorough=False)
+    assert (facts["maxconn"], facts["failed_replacement"]) == (64, "")
     assert not before.running
 
 
@@ -408,10 +408,10 @@ def test_counts_are_read_in_time(world: World) -> None:
 
 def test_report_names_the_process_and_compares_the_map(world: World) -> None:
     process = world.process
-    found = world.engine.report(thorough=True)
-    assert (found["pid"], found["version"]) == (process.pid, "2.6.12")
-    assert (found["connections"], found["maxconn"]) == (0, world.plan.maxconn)
-    assert (found["restarts"], found["last_restart"], found["fault"]) == (0, None, "")
+    facts = world.engine.report(thorough=True)
+    assert (facts["pid"], facts["version"]) == (process.pid, "2.6.12")
+    assert (facts["connections"], facts["maxconn"]) == (0, world.plan.maxconn)
+    assert (facts["restarts"], facts["last_restart"], facts["fault"]) == (0, None, "")
     assert "map" not in world.engine.report(thorough=False)
     right = process.runtime.map
     for others, counts in (
@@ -426,8 +426,8 @@ def test_report_names_the_process_and_compares_the_map(world: World) -> None:
     eventlet.spawn_after(0.1, setattr, process.runtime, "map", right)
     assert world.engine.report(thorough=True)["map"]["missing"] == 0, "a difference that passes"
     process.runtime.refuses = {"entries", "statistics"}
-    found = world.engine.report(thorough=True)
-    assert (found["fault"], found["map"], found["pid"]) == ("it is away", None, process.pid)
+    facts = world.engine.report(thorough=True)
+    assert (facts["fault"], facts["map"], facts["pid"]) == ("it is away", None, process.pid)
 
 
 def test_stop_answers_running_requests_of_all_processes(world: World) -> None:

@@ -74,8 +74,8 @@ def test_entry_says_all_that_identifies_a_guest(world: World) -> None:
     key = str(world.registry.keys.key_of(HERE, learned.slot))
     here = f"13.0.{identity.incarnation}"
     claim = f"{here}.{learned.slot}.{learned.epoch}"
-    said = f"{here}|{vm_token(identity)}|{claim}|10.0.0.5|{PROJECT}|{INSTANCE}|{signed(INSTANCE)}"
-    assert world.of() == {key: said}
+    value = f"{here}|{vm_token(identity)}|{claim}|10.0.0.5|{PROJECT}|{INSTANCE}|{signed(INSTANCE)}"
+    assert world.of() == {key: value}
     assert read_token(claim) == (HERE, identity.incarnation, learned.slot, learned.epoch)
 
 
@@ -109,7 +109,12 @@ def test_container_counts_for_its_vm_with_or_without_a_port_of_its_own(world: Wo
     endpoints = (HERE, Endpoint(13, 9), Endpoint(15))
     for endpoint in endpoints:
         world.registry.learn(endpoint, address(), 0)
-    assert len({entry.split("|")[1] for one in endpoints for entry in world.of(one).values()}) == 1
+    assert (
+        len(
+            {entry.split("|")[1] for endpoint in endpoints for entry in world.of(endpoint).values()}
+        )
+        == 1
+    )
 
 
 def test_parent_that_becomes_known_later_changes_the_entry_and_not_the_guest(world: World) -> None:
@@ -155,10 +160,10 @@ class Replica:
 
 @pytest.fixture
 def replica() -> Iterator[Replica]:
-    one = Replica()
-    yield one
-    one.runtime.gate = None
-    one.thread.kill()
+    made = Replica()
+    yield made
+    made.runtime.gate = None
+    made.thread.kill()
 
 
 def test_map_follows_what_it_is_told(replica: Replica) -> None:
@@ -300,8 +305,8 @@ class Foreign:
     """haproxy's end of the pair: answers each connection as a test says."""
 
     def __init__(self) -> None:
-        mine, self._link = socket.socketpair()
-        self.runtime = Runtime(mine)
+        near, self._link = socket.socketpair()
+        self.runtime = Runtime(near)
         self.answers: list[bytes] = []
         self.commands: list[bytes] = []
         self._link.setblocking(False)
@@ -330,9 +335,9 @@ class Foreign:
 
 @pytest.fixture
 def foreign() -> Iterator[Foreign]:
-    one = Foreign()
-    yield one
-    one.end()
+    made = Foreign()
+    yield made
+    made.end()
 
 
 def test_answer_that_is_cut_short_or_not_text_is_refused(foreign: Foreign) -> None:

@@ -62,11 +62,11 @@ def header(
 
 
 def test_header_names_the_guest_and_the_time_of_its_request() -> None:
-    for peer, known in (("240.0.0.13", True), ("fd00::1", True), ("fd00::1", False)):
-        start, rest = header(peer, unique=b"1700000000.250" + b"13.0.1" * known)
+    for peer, identified in (("240.0.0.13", True), ("fd00::1", True), ("fd00::1", False)):
+        start, rest = header(peer, unique=b"1700000000.250" + b"13.0.1" * identified)
         assert rest_length(start) == len(rest)
         introduction = read_header(start, rest, now=1700000000.75)
-        assert introduction == Introduction(ip_address(peer), 4000, 0.5, known)
+        assert introduction == Introduction(ip_address(peer), 4000, 0.5, identified)
     start, rest = header(before=tlv(0x01, b"h1") + tlv(0x04, b""))
     assert read_header(start, rest, now=1700000001.25).waited == 1.0, "other fields are passed over"
     assert read_header(start, rest, now=1600000000.0).waited == 0.0, "the clock was set back"
@@ -157,10 +157,10 @@ def closed(reason: str) -> float:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    one = World()
-    yield one
-    one.server.stop(0.0)
-    os.close(one.entrance)
+    made = World()
+    yield made
+    made.server.stop(0.0)
+    os.close(made.entrance)
 
 
 def test_request_is_the_guests_whom_haproxy_names(world: World) -> None:
@@ -219,9 +219,9 @@ def test_time_at_haproxy_counts_towards_the_hold_timeout(world: World) -> None:
 def test_connection_counts_unless_haproxy_knew_the_guest(world: World) -> None:
     identity = world.registry.identity(ENDPOINT)
     assert identity is not None
-    for known, count in ((b"", 1), (b"13.0.1", 1)):
+    for identified, count in ((b"", 1), (b"13.0.1", 1)):
         now = f"{clock.wall():.3f}".encode()
-        assert world.ask(world.header(unique=now + known)) == b"tap1"
+        assert world.ask(world.header(unique=now + identified)) == b"tap1"
         assert ACCEPTED.of(ENDPOINT, identity.incarnation) == count
 
 

@@ -44,13 +44,13 @@ def test_sealed_file_cannot_be_changed_even_by_its_owner() -> None:
 def test_emptied_file_is_empty_for_each_of_its_readers() -> None:
     file = MemoryFile("test", b"key")
     readers = [file.reader() for _ in range(2)]
-    assert [read(one) for one in readers] == [b"key"] * 2
-    assert [refused_changes(one) for one in readers] == [4] * 2
+    assert [read(reader) for reader in readers] == [b"key"] * 2
+    assert [refused_changes(reader) for reader in readers] == [4] * 2
     file.empty()
     file.empty()
-    assert [read(one) for one in readers] == [b""] * 2
-    for one in readers:
-        os.close(one)
+    assert [read(reader) for reader in readers] == [b""] * 2
+    for reader in readers:
+        os.close(reader)
 
 
 def test_file_that_cannot_be_sealed_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:

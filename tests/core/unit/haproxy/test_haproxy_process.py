@@ -68,7 +68,7 @@ def test_each_of_several_hosts_has_the_value_of_its_own_host_header_as_its_name(
     assert {name.lower() for name in names} == {"nova.example:8775", "other.example:1"}
     assert text.count("http-send-name-header Host") == 2
     backends = ("nova", "nova_closes")
-    assert server_names(plan) == [f"{one}/{name}" for one in backends for name in names[:4]]
+    assert server_names(plan) == [f"{backend}/{name}" for backend in backends for name in names[:4]]
 
 
 def test_answer_waits_in_lua_for_at_most_hold_timeout() -> None:
@@ -136,12 +136,12 @@ class Started:
 
     def _popen(self, command: list[str], *, pass_fds: list[int], **options: Any) -> Any:
         self.command, self.options = command, options
-        for one in pass_fds:
-            name = os.readlink(f"/proc/self/fd/{one}")
+        for descriptor in pass_fds:
+            name = os.readlink(f"/proc/self/fd/{descriptor}")
             if name.startswith("/memfd:"):
-                self.files[name.split()[0]] = os.pread(one, 1 << 20, 0)
+                self.files[name.split()[0]] = os.pread(descriptor, 1 << 20, 0)
             if "dfmeta-cert" in name:
-                self.key = os.dup(one)
+                self.key = os.dup(descriptor)
         return SimpleNamespace(
             pid=7,
             poll=lambda: self.status,

@@ -88,18 +88,18 @@ def test_program_is_found_in_the_usual_folders_and_asked_as_its_user(
 ) -> None:
     monkeypatch.setattr(services, "HAPROXY_FOLDERS", (str(binary.parent),))
     monkeypatch.setenv("PATH", "/nonexistent")
-    found = services.find_haproxy(conf(haproxy__binary="haproxy"))
-    assert (found.binary, found.user) == (str(binary), "")
-    assert (found.version, found.lua) == ("3.0.1", True)
+    program = services.find_haproxy(conf(haproxy__binary="haproxy"))
+    assert (program.binary, program.user) == (str(binary), "")
+    assert (program.version, program.lua) == ("3.0.1", True)
     assert says[0][3:] == ["", "64", str(os.getpid()), str(binary), "-vv"]
     says[-1] = "HAProxy version 2.6.0\nFeature list : -LUA"
-    found = services.find_haproxy(conf(haproxy__binary="haproxy"))
-    assert (found.version, found.lua) == ("2.6.0", False)
+    program = services.find_haproxy(conf(haproxy__binary="haproxy"))
+    assert (program.version, program.lua) == ("2.6.0", False)
 
 
 def test_program_that_cannot_be_used_is_named_with_its_package(conf: Conf, says: list[Any]) -> None:
     none = "is not haproxy, or does not run without privileges"
-    for binary, said, cause in (
+    for binary, output, cause in (
         ("/no/such/haproxy", "", "there is no such program"),
         ("/no/such/haproxy", "", "Install the package haproxy, version 2.6 or later"),
         ("", "HAProxy version 2.5.14 2023/05/02", "has version 2.5.14"),
@@ -111,11 +111,11 @@ def test_program_that_cannot_be_used_is_named_with_its_package(conf: Conf, says:
         ("", PermissionError(), none),
         ("", UnicodeDecodeError("ascii", b"x", 0, 1, "odd"), none),
     ):
-        says[-1] = said
+        says[-1] = output
         with pytest.raises(ConfigError) as caught:
             services.find_haproxy(conf(**({"haproxy__binary": binary} if binary else {})))
-        assert caught.value.option == "[haproxy] binary", said
-        assert cause in str(caught.value), said
+        assert caught.value.option == "[haproxy] binary", output
+        assert cause in str(caught.value), output
 
 
 def test_more_connections_than_files_are_named(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,9 @@ def test_plan_follows_the_options(conf: Conf) -> None:
         "DEFAULT__nova_metadata_host": "127.0.0.1, [::1]:8776, 127.0.0.1",
     }
     plan = haproxy.make_plan(conf(**options))
-    assert [(one.host, one.authority, str(one.address), one.port) for one in plan.servers] == [
+    assert [
+        (server.host, server.authority, str(server.address), server.port) for server in plan.servers
+    ] == [
         ("127.0.0.1", "127.0.0.1:8775", "127.0.0.1", 8775),
         ("::1", "[::1]:8776", "::1", 8776),
     ]
@@ -150,9 +152,9 @@ def test_plan_follows_the_options(conf: Conf) -> None:
     assert not haproxy.make_plan(conf(network_data_subports=False)).network_data_subports
 
 
-def resolver(*found: str) -> Callable[..., list[Any]]:
+def resolver(*addresses: str) -> Callable[..., list[Any]]:
     def getaddrinfo(_host: str, number: int, *_more: int) -> list[Any]:
-        return [(0, socket.SOCK_STREAM, 6, "", (one, number)) for one in found]
+        return [(0, socket.SOCK_STREAM, 6, "", (address, number)) for address in addresses]
 
     return getaddrinfo
 
@@ -164,8 +166,8 @@ def test_name_has_all_its_addresses_but_those_of_a_zone(
     answers = resolver("192.0.2.1", "fe80::1%eth0", "2001:db8::1")
     monkeypatch.setattr(green_socket, "getaddrinfo", answers)
     plan = haproxy.make_plan(named)
-    assert [str(one.address) for one in plan.servers] == ["192.0.2.1", "2001:db8::1"]
-    assert {one.authority for one in plan.servers} == {"nova.example:8775"}
+    assert [str(server.address) for server in plan.servers] == ["192.0.2.1", "2001:db8::1"]
+    assert {server.authority for server in plan.servers} == {"nova.example:8775"}
     assert not plan.several
 
     def unknown(*_args: object) -> Any:
@@ -185,7 +187,7 @@ def test_host_without_a_name_is_not_asked_over_tls(
         "DEFAULT__nova_metadata_host": "192.0.2.1, nova.example, ::1",
     }
     plan = haproxy.make_plan(conf(**options))
-    assert [one.host for one in plan.servers] == ["nova.example"]
+    assert [server.host for server in plan.servers] == ["nova.example"]
     assert (plan.tls, plan.insecure, plan.several) == (True, True, True)
 
 
@@ -205,8 +207,8 @@ def test_files_for_tls_are_read_once(conf: Conf, authority: Authority, tmp_path:
         (files, b"", b""),
         (https, b"", b""),
     ):
-        found = haproxy.make_setup(conf(**options), Registry()).secrets
-        assert [found.ca, found.cert] == secrets
+        secrets_read = haproxy.make_setup(conf(**options), Registry()).secrets
+        assert [secrets_read.ca, secrets_read.cert] == secrets
     loaded = conf(**https | files)
     os.unlink(copy)
     with pytest.raises(StartError, match="certificates for Nova cannot be loaded"):
@@ -215,8 +217,8 @@ def test_files_for_tls_are_read_once(conf: Conf, authority: Authority, tmp_path:
 
 def plain(conf: cfg.ConfigOpts, *, version: int = 4, **identity: str) -> bool:
     fields = {"instance_id": INSTANCE, "project_id": PROJECT} | identity
-    one = Identity(**fields, port_id="port", port_name="tap1", incarnation=1)
-    return haproxy.make_setup(conf, Registry()).entries.plain(one, version)
+    guest = Identity(**fields, port_id="port", port_name="tap1", incarnation=1)
+    return haproxy.make_setup(conf, Registry()).entries.plain(guest, version)
 
 
 def test_requests_with_limits_or_tokens_or_without_a_project_are_the_daemons(conf: Conf) -> None:
@@ -245,4 +247,4 @@ def test_entries_are_signed_as_nova_expects(conf: Conf) -> None:
     registry.learn(HERE, address(), 0)
     ((_endpoint, entries),) = haproxy.make_setup(conf(), registry).entries.batch_of([HERE])
     signature = hmac.new(b"a secret", INSTANCE.encode(), hashlib.sha256).hexdigest()
-    assert [said.split("|")[4:] for said in entries.values()] == [[PROJECT, INSTANCE, signature]]
+    assert [entry.split("|")[4:] for entry in entries.values()] == [[PROJECT, INSTANCE, signature]]
