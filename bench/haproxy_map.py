@@ -26,7 +26,7 @@ from dfmeta.model import Answer, Endpoint, GuestAddress, Port
 from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
 from dfmeta.proxy.engines.haproxy.entries import Entries
 from dfmeta.proxy.engines.haproxy.handover import handover_server, listen
-from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan, Program
 from tests.harness.guest import uuid_of
 
 COUNTS = (10, 1000, ENTRIES)
@@ -125,7 +125,8 @@ def _engine(registry: Registry, count: int) -> Iterator[Haproxy]:
     """Run the engine during the block; its map is complete when the block begins."""
     guests = eventlet.listen(("127.0.0.1", 0))
     entrance = listen("/dev/shm")
-    plan = HaproxyPlan(servers=(), hold_timeout=HOLD_TIMEOUT)
+    program = Program(binary=str(HAPROXY), user="")
+    plan = HaproxyPlan(program=program, servers=(), hold_timeout=HOLD_TIMEOUT)
     engine = Haproxy(
         [guests],
         registry,
@@ -140,8 +141,6 @@ def _engine(registry: Registry, count: int) -> Iterator[Haproxy]:
         entrance=entrance.descriptor,
         setup=lambda: Setup(
             plan=lambda: plan,
-            secrets=Secrets(),
-            program=Program(binary=str(HAPROXY), user=""),
             entries=Entries(registry, lambda _instance: _SIGNATURE, lambda *_one: True),
         ),
     )

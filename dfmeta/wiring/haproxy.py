@@ -7,6 +7,7 @@ import hmac
 import resource
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -34,11 +35,11 @@ def make_setup(conf: cfg.ConfigOpts, registry: Registry) -> Setup:
     :raises StartError: when a file with certificates cannot be read.
     """
     _check_files(conf)
+    secrets = _secrets(conf)
+    # In a thread, so that no guest waits for it.
+    program = call_in_thread(find_haproxy, conf)
     return Setup(
-        plan=lambda: make_plan(conf),
-        secrets=_secrets(conf),
-        # In a thread, so that no guest waits for it.
-        program=call_in_thread(find_haproxy, conf),
+        plan=lambda: replace(make_plan(conf), program=program, secrets=secrets),
         entries=Entries(registry, _signer(conf), _plain(conf)),
     )
 

@@ -12,14 +12,13 @@ from eventlet.green import socket as green_socket
 
 from dfmeta.identity.registry import Registry
 from dfmeta.proxy.engines.haproxy.counts import Counts
-from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan, NovaServer, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan, NovaServer, Program
 from dfmeta.proxy.engines.haproxy.process import Process
 from tests.core.unit.haproxy.support import GET, value
 from tests.core.unit.support import until
 from tests.core.unit.upstream import Upstream
 from tests.harness.agent import HAPROXY
 
-NO_SECRETS = Secrets()
 PROGRAM = Program(binary=str(HAPROXY), user="")
 HERE = "127.0.0.1"
 """Source address of a guest on loopback."""
@@ -57,18 +56,14 @@ class Loopback:
     def __init__(
         self,
         plan: HaproxyPlan,
-        secrets: Secrets = NO_SECRETS,
         *,
-        program: Program = PROGRAM,
         handover: int = NOTHING,
     ) -> None:
         kept = Lines()
         self.lines = kept.lines
         self._listener = eventlet.listen((HERE, 0))
         self.process = Process(
-            program,
             plan,
-            secrets,
             listeners=[self._listener],
             handover=handover,
             counts=kept,
@@ -133,13 +128,11 @@ def loopback() -> Iterator[Callable[..., Loopback]]:
 
     def start(
         *servers: NovaServer,
-        program: Program = PROGRAM,
-        secrets: Secrets = NO_SECRETS,
         handover: int = NOTHING,
         **of_plan: Any,
     ) -> Loopback:
-        plan = HaproxyPlan(servers=servers, **{"hosts": HOSTS} | of_plan)
-        made.append(Loopback(plan, secrets, program=program, handover=handover))
+        plan = HaproxyPlan(servers=servers, **{"program": PROGRAM, "hosts": HOSTS} | of_plan)
+        made.append(Loopback(plan, handover=handover))
         made[-1].process.wait_ready()
         return made[-1]
 

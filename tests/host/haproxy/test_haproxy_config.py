@@ -63,7 +63,8 @@ def test_haproxy_accepts_each_plan_without_a_warning(
         plan: HaproxyPlan, secrets: Secrets = secrets_given, program: Program = checking
     ) -> bool:
         caplog.clear()
-        process = Process(program, plan, secrets, listeners=[listener], handover=0, counts=Lines())
+        whole = replace(plan, program=program, secrets=secrets)
+        process = Process(whole, listeners=[listener], handover=0, counts=Lines())
         process.wait()
         let_hub_run()  # for the end of the lines
         process.close()

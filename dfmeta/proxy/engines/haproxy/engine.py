@@ -34,7 +34,7 @@ from dfmeta.model import Endpoint
 from dfmeta.proxy.engines.engine import Engine, EngineSettings
 from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import Entries, GuestMap
-from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan
 from dfmeta.proxy.engines.haproxy.process import Process
 from dfmeta.proxy.replicator import SETTLE_TIMEOUT, Replicator
 from dfmeta.runtime import clock, hub, threads
@@ -77,8 +77,6 @@ class Setup:
 
     plan: Callable[[], HaproxyPlan]
     """Return the plan; resolves Nova's names, and may wait."""
-    secrets: Secrets
-    program: Program
     entries: Entries
 
 
@@ -242,13 +240,10 @@ class Haproxy(Engine):
 
     def _begin(self) -> Process | None:
         """Start a process and bring its map up to date; None: it does not start."""
-        setup = self._setup
-        plan = setup.plan()
+        plan = self._setup.plan()
         try:
             process = Process(
-                setup.program,
                 plan,
-                setup.secrets,
                 listeners=self._listeners,
                 handover=self._entrance,
                 counts=Counts(self._registry, self._remark),
@@ -347,9 +342,9 @@ class Haproxy(Engine):
             return True
 
     def _reload(self, done: Callable[[], None]) -> None:
-        self._setup = setup = self._make_setup()
-        plan, process = setup.plan(), self.current
-        same = process is not None and process.runs(setup.program, plan, setup.secrets)
+        self._setup = self._make_setup()
+        plan, process = self._setup.plan(), self.current
+        same = process is not None and process.plan == plan
         replaced = not same and self._replace()
         if process is not None and not replaced:
             self._replicator.add_replica(process.map)
@@ -360,15 +355,14 @@ class Haproxy(Engine):
         """Replace haproxy if the addresses of Nova's hosts change, or if a reload has failed."""
         while not self._stopping:
             threads.sleep(RESOLVE)
-            process, setup = self.current, self._setup
-            plan = setup.plan()
+            process, plan = self.current, self._setup.plan()
             if process is None:
                 continue
             present = process.plan.servers
             # A resolver may change their order each time. While it is away, the present ones count.
             if not plan.servers or set(plan.servers) == set(present):
                 plan = replace(plan, servers=present)
-            if not process.runs(setup.program, plan, setup.secrets):
+            if process.plan != plan:
                 LOG.info(
                     "The addresses of Nova's hosts have changed, or a reload has failed; "
                     "haproxy is replaced"
@@ -448,8 +442,8 @@ class Haproxy(Engine):
         facts |= {
             "pid": process.pid,
             # Until it names its own: the program may be another one since its last start.
-            "version": process.program.version,
-            "user": process.program.user,
+            "version": process.plan.program.version,
+            "user": process.plan.program.user,
             "maxconn": process.plan.maxconn,
             "fault": "",
             "failed_replacement": failures.start,

@@ -92,8 +92,10 @@ class Descriptors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HaproxyPlan:
-    """Everything that the configuration depends on, except descriptors and certificates."""
+    """Everything that a process of haproxy depends on, except its descriptors."""
 
+    program: Program = Program(binary="haproxy", user="")
+    secrets: Secrets = field(default=Secrets(), repr=False)
     servers: tuple[NovaServer, ...]
     """Nova's hosts in their order; empty: the daemon is asked for everything."""
     several: bool = False

@@ -34,7 +34,7 @@ from dfmeta.proxy.engines.haproxy.config import (
 )
 from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
-from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import wait_for_io
@@ -130,16 +130,13 @@ class Process:
 
     def __init__(
         self,
-        program: Program,
         plan: HaproxyPlan,
-        secrets: Secrets,
         *,
         listeners: Sequence[Any],
         handover: int,
         counts: Counts,
     ) -> None:
-        self.program, self.plan, self.secrets = program, plan, secrets
-        self.counts = counts
+        self.plan, self.counts = plan, counts
         self.leaving = False
         """Whether it answers its running requests and is killed then."""
         self.lost = False
@@ -152,7 +149,8 @@ class Process:
             self.runtime = Runtime(link)
             failed_start.callback(self.runtime.close)
             try:
-                self._key = MemoryFile("dfmeta-cert", secrets.cert) if secrets.cert else None
+                cert = plan.secrets.cert
+                self._key = MemoryFile("dfmeta-cert", cert) if cert else None
                 if self._key is not None:
                     failed_start.callback(self._key.close)
                 log, errors = (_pipe(given, failed_start) for _ in range(2))
@@ -170,7 +168,7 @@ class Process:
         :param given: descriptors that it gets: of the runtime interface, of both pipes; those of
             its files are added.
         """
-        plan, secrets = self.plan, self.secrets
+        plan, authorities = self.plan, self.plan.secrets.ca
         descriptors = Descriptors(
             listeners=tuple(listeners),
             handover=handover,
@@ -178,10 +176,10 @@ class Process:
             log=given[1],
             map=_file("map", b"", given),
             away=_file("away", AWAY, given),
-            ca=_file("ca", secrets.ca, given) if secrets.ca else None,
+            ca=_file("ca", authorities, given) if authorities else None,
             cert=_added(self._key.reader(), given) if self._key is not None else None,
         )
-        if self.program.lua:
+        if plan.program.lua:
             text = waiting(plan, descriptors).encode("ascii")
             descriptors = replace(descriptors, waiting=_file("waiting", text, given))
         self.map = GuestMap(self.runtime, map_name(descriptors))
@@ -189,7 +187,7 @@ class Process:
         configuration = _file("configuration", text, given)
         self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
             # Without a master process (-db).
-            self.program.command(
+            plan.program.command(
                 *("-db", "-f", f"/proc/self/fd/{configuration}"),
                 descriptors=descriptors_of(plan.maxconn),
             ),
@@ -199,10 +197,6 @@ class Process:
             stderr=given[2],
             cwd="/",
         )
-
-    def runs(self, program: Program, plan: HaproxyPlan, secrets: Secrets) -> bool:
-        """Return whether it runs that program with that configuration."""
-        return (self.program, self.plan, self.secrets) == (program, plan, secrets)
 
     @property
     def pid(self) -> int:

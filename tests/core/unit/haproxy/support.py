@@ -13,7 +13,7 @@ from dfmeta.errors import HaproxyError
 from dfmeta.http.limits import Limits
 from dfmeta.proxy.engines.haproxy.counts import Counts
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
-from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan, NovaServer, Program, Secrets
+from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan, NovaServer
 from dfmeta.proxy.engines.haproxy.process import Process
 from dfmeta.proxy.engines.haproxy.runtime import Changes, Rows
 from dfmeta.runtime import clock
@@ -149,16 +149,14 @@ class FakeProcess(Process):
 
     def __init__(
         self,
-        program: Program,
         plan: HaproxyPlan,
-        secrets: Secrets,
         *,
         listeners: Sequence[Any],
         handover: int,
         counts: Counts,
         fault: str = "",
     ) -> None:
-        self.program, self.plan, self.secrets, self.counts = program, plan, secrets, counts
+        self.plan, self.counts = plan, counts
         self.fake = FakeRuntime()
         self.runtime: Any = self.fake
         self.map, self.began = GuestMap(self.runtime, "m"), clock.now()

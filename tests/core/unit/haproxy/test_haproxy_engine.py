@@ -43,9 +43,9 @@ class World:
         self.registry.set_devices(DEVICES, gap=False)
         self.registry.answered(1)
         self.come()
-        self.plain, self.secrets = True, Secrets()
-        self.program = Program(binary="/haproxy", user="dfmeta-haproxy", version="2.6.1")
-        self.plan = HaproxyPlan(servers=(FOUR,), hold_timeout=5.0)
+        self.plain = True
+        program = Program(binary="/haproxy", user="dfmeta-haproxy", version="2.6.1")
+        self.plan = HaproxyPlan(program=program, servers=(FOUR,), hold_timeout=5.0)
         self.processes: list[FakeProcess] = []
         self.attempts: list[float] = []
         """Times of all starts."""
@@ -71,8 +71,6 @@ class World:
     def _setup(self) -> Setup:
         return Setup(
             plan=lambda: self.plan,
-            secrets=self.secrets,
-            program=self.program,
             entries=Entries(self.registry, lambda _instance: "signed", lambda *_guest: self.plain),
         )
 
@@ -337,19 +335,19 @@ def test_reload_replaces_the_process_only_where_its_own_configuration_is_another
     assert separators == [len(COUNTED) - 1], "the rules are read anew"
     assert world.handover.service.hold_timeout == 7.0
     world.plain = True
-    for name, other in (
-        ("program", replace(world.program, version="2.6.99")),
-        ("program", replace(world.program, user="daemon")),
-        ("plan", replace(world.plan, threads=2)),
-        ("secrets", Secrets(ca=b"other")),
+    for change in (
+        {"program": replace(world.plan.program, version="2.6.99")},
+        {"program": replace(world.plan.program, user="daemon")},
+        {"threads": 2},
+        {"secrets": Secrets(ca=b"other")},
     ):
         before = world.process
-        setattr(world, name, other)
-        assert world.reload().ready(), name
-        assert world.process is not before, name
-        assert world.process.instances() == [OTHER_INSTANCE], name
+        world.plan = replace(world.plan, **change)
+        assert world.reload().ready(), change
+        assert world.process is not before, change
+        assert world.process.instances() == [OTHER_INSTANCE], change
         eventlet.sleep(1)
-        assert world.running() == [world.process], name
+        assert world.running() == [world.process], change
 
 
 def test_configuration_that_does_not_start_leaves_the_present_one_and_is_tried_again(

@@ -127,7 +127,7 @@ class Started:
         self._answers = list(answers)
         monkeypatch.setattr(subprocess, "Popen", self._popen)
         self.process = Process(
-            *(PROGRAM, PLANS[plan], Secrets(ca=b"authority", cert=cert)),
+            replace(PLANS[plan], program=PROGRAM, secrets=Secrets(ca=b"authority", cert=cert)),
             listeners=[],
             handover=0,
             counts=Counts(Registry()),
@@ -219,7 +219,7 @@ def test_start_that_fails_leaves_no_descriptor(
     monkeypatch.setattr(subprocess if fails == "Popen" else os, fails, fail)
     with pytest.raises(OSError, match="Too many"):
         Process(
-            *(PROGRAM, PLANS["no server"], Secrets(cert=cert)),
+            replace(PLANS["no server"], program=PROGRAM, secrets=Secrets(cert=cert)),
             listeners=[],
             handover=0,
             counts=Counts(Registry()),

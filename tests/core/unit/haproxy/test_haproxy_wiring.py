@@ -207,7 +207,7 @@ def test_files_for_tls_are_read_once(conf: Conf, authority: Authority, tmp_path:
         (files, b"", b""),
         (https, b"", b""),
     ):
-        secrets_read = haproxy.make_setup(conf(**options), Registry()).secrets
+        secrets_read = haproxy.make_setup(conf(**options), Registry()).plan().secrets
         assert [secrets_read.ca, secrets_read.cert] == secrets
     loaded = conf(**https | files)
     os.unlink(copy)
