@@ -313,8 +313,8 @@ SlotUse = tuple[int, int, int, int]
 class Use:
     """Counts connections by address, so that the daemon does not evict the slots of those in use.
 
-    The first connection is reported at once, the end of the last one late.
-    A guest that opens connections one after the other is reported once, not twice for each of them.
+    The first connection is reported at once, the end of the last one late: a guest that opens
+    connections one after the other is reported once, not twice for each of them.
 
     :param report: called with an address that has connections now, or has had none for a while;
         whether it has any; and the time of the latest beginning or end of one, monotonic seconds,
