@@ -104,7 +104,7 @@ def run(verb: str, raw: bytes, environ: dict[str, str]) -> object:
 
     from dfmeta.guest.cni import host_api
 
-    call = host_api.RuntimeCall(verb, config, environ)
+    call = host_api.CniCall(verb, config, environ)
     try:
         if verb == "STATUS":
             host_api.check_status(call)

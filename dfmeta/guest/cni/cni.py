@@ -8,7 +8,7 @@ import time
 
 from dfmeta.guest.cni import CniError, Code, Document, member, wrong_key
 from dfmeta.guest.cni.devices import Netlink, NetworkDevice, VmDatabase, open_netns, veth, vlan
-from dfmeta.guest.cni.host_api import IFNAME, LISTS, AttachmentReply, RuntimeCall, packed, prefix_of
+from dfmeta.guest.cni.host_api import IFNAME, LISTS, CniCall, HostReply, packed, prefix_of
 
 METADATA = "169.254.169.254/32"
 GC_KEYS = ("cni.dev/valid-attachments", "cni.dev/attachments")
@@ -30,12 +30,12 @@ def outer_name(container: str, ifname: str) -> str:
     return "dfc" + hashlib.sha256(f"{container}/{ifname}".encode()).hexdigest()[:12]
 
 
-def short_lived(call: RuntimeCall) -> str:
+def short_lived(call: CniCall) -> str:
     """Return a device's first name. The kernel refuses one that this VM's own devices have."""
     return "dfv" + outer_name(call.container, call.ifname)[3:]
 
 
-def find_parent(vm: Netlink, call: RuntimeCall, reply: AttachmentReply) -> NetworkDevice | None:
+def find_parent(vm: Netlink, call: CniCall, reply: HostReply) -> NetworkDevice | None:
     """Return the VM's interface; None if it is not needed and cannot be told.
 
     :raises CniError: it is needed and cannot be told.
@@ -55,7 +55,7 @@ def find_parent(vm: Netlink, call: RuntimeCall, reply: AttachmentReply) -> Netwo
     raise wrong_key("parent", cause)
 
 
-def routes_of(call: RuntimeCall, reply: AttachmentReply) -> list[tuple[str, str]]:
+def routes_of(call: CniCall, reply: HostReply) -> list[tuple[str, str]]:
     """Return the routes of a container: destination and gateway, which is empty on the link."""
     routes = [pair for pair in reply.routes if call.default_route or prefix_of(pair[0])[1]]
     if call.metadata_route:
@@ -63,7 +63,7 @@ def routes_of(call: RuntimeCall, reply: AttachmentReply) -> list[tuple[str, str]
     return routes
 
 
-def _netns(call: RuntimeCall, remedy: str) -> int:
+def _netns(call: CniCall, remedy: str) -> int:
     """Return a descriptor of the container's namespace.
 
     :raises CniError: there is none.
@@ -74,9 +74,7 @@ def _netns(call: RuntimeCall, remedy: str) -> int:
     return netns
 
 
-def _make_device(
-    call: RuntimeCall, vm: Netlink, inside: Netlink, netns: int, reply: AttachmentReply
-) -> None:
+def _make_device(call: CniCall, vm: Netlink, inside: Netlink, netns: int, reply: HostReply) -> None:
     """Make the container's device, with its addresses and routes.
 
     :raises VidTakenError: this VM has another device with the VLAN id.
@@ -114,9 +112,7 @@ def _make_device(
         _configure(call, inside, device, reply)
 
 
-def _configure(
-    call: RuntimeCall, inside: Netlink, device: NetworkDevice, reply: AttachmentReply
-) -> None:
+def _configure(call: CniCall, inside: Netlink, device: NetworkDevice, reply: HostReply) -> None:
     """Give a device its addresses and routes, and set it up."""
     for address, _gateway in reply.ips:
         inside.add_address(device, *prefix_of(address))
@@ -132,9 +128,7 @@ def _configure(
             raise CniError(Code.CONFIGURATION, cause, remedy) from error
 
 
-def _make_port(
-    call: RuntimeCall, vm: Netlink, netns: int, reply: AttachmentReply, mtu: int
-) -> None:
+def _make_port(call: CniCall, vm: Netlink, netns: int, reply: HostReply, mtu: int) -> None:
     """Make the container's device as a veth, and its end in the VM an access port."""
     database = VmDatabase(call.database, call.api.end)
     ports = database.ports_of(call.bridge)
@@ -165,13 +159,13 @@ def _remove_outer(database: VmDatabase, vm: Netlink, outer: str, stale: list[Doc
     vm.remove(vm.device(outer))
 
 
-def remove_port(call: RuntimeCall, vm: Netlink) -> None:
+def remove_port(call: CniCall, vm: Netlink) -> None:
     """Remove the VM's side of a container's device with ``link: ovs``. Idempotent."""
     outer = outer_name(call.container, call.ifname)
     _remove_outer(VmDatabase(call.database, call.api.end), vm, outer, [])
 
 
-def remove_vlan(call: RuntimeCall, netns: int, vid: int, mac: str) -> None:
+def remove_vlan(call: CniCall, netns: int, vid: int, mac: str) -> None:
     """Remove a container's VLAN device: the one with that MAC and VLAN id, also if it was renamed.
 
     :param vid: 0: the host does not know it; then MAC and name decide.
@@ -183,7 +177,7 @@ def remove_vlan(call: RuntimeCall, netns: int, vid: int, mac: str) -> None:
             inside.remove(device)
 
 
-def attach(call: RuntimeCall) -> AttachmentReply:
+def attach(call: CniCall) -> HostReply:
     """Get an attachment of the host, and make its device.
 
     :raises CniError: nothing has changed, unless the host did not answer: DEL follows then.
@@ -199,7 +193,7 @@ def attach(call: RuntimeCall) -> AttachmentReply:
     while True:
         document = call.api.ask("PUT", call.path, wanted)
         try:
-            reply = AttachmentReply(document)
+            reply = HostReply(document)
             _make_device(call, vm, inside, netns, reply)
         except VidTakenError:
             if len(avoid) < RETRIES_AVOID:
@@ -216,7 +210,7 @@ def attach(call: RuntimeCall) -> AttachmentReply:
         return reply
 
 
-def _undo(call: RuntimeCall, vm: Netlink, inside: Netlink, document: object) -> None:
+def _undo(call: CniCall, vm: Netlink, inside: Netlink, document: object) -> None:
     """Remove what a failed ADD has made, on both sides. DEL follows, so errors do not matter."""
     call.api.end = time.monotonic() + UNDO_PATIENCE
     gone = ""
@@ -231,7 +225,7 @@ def _undo(call: RuntimeCall, vm: Netlink, inside: Netlink, document: object) -> 
         call.api.ask("DELETE", call.path + gone)
 
 
-def add(call: RuntimeCall) -> Document:
+def add(call: CniCall) -> Document:
     """Attach a container; return the result, added to that of plugins before.
 
     :raises CniError: as :func:`attach`.
@@ -258,7 +252,7 @@ def add(call: RuntimeCall) -> Document:
     return {**result, "dns": previous.get("dns") or reply.dns}
 
 
-def delete(call: RuntimeCall) -> None:
+def delete(call: CniCall) -> None:
     """Detach a container. It succeeds when there is nothing.
 
     :raises CniError: the host is away, or a device cannot be removed.
@@ -270,7 +264,7 @@ def delete(call: RuntimeCall) -> None:
         netns = open_netns(call.netns)
         document = call.api.ask("GET", call.path, missing=True)
         if netns >= 0:
-            reply = AttachmentReply(document) if document is not None else None
+            reply = HostReply(document) if document is not None else None
             mac = reply.mac if reply else call.previous_mac()
             remove_vlan(call, netns, reply.vid if reply else 0, mac)
             gone = True
@@ -278,7 +272,7 @@ def delete(call: RuntimeCall) -> None:
     call.api.ask("DELETE", call.path + ("?link=gone" if gone else ""), missing=True)
 
 
-def check(call: RuntimeCall) -> None:
+def check(call: CniCall) -> None:
     """Compare a container's device with the result of ADD and with the host.
 
     :raises CniError: they differ.
@@ -289,7 +283,7 @@ def check(call: RuntimeCall) -> None:
     document = call.api.ask("GET", call.path, missing=True)
     if document is None:
         raise CniError(Code.UNKNOWN, "the host does not know this container", "Make it again")
-    reply = AttachmentReply(document)
+    reply = HostReply(document)
     if not reply.active:
         raise CniError(Code.LATER, "the host makes the port of this container", "Try again")
     inside = Netlink(_netns(call, "Make the container again"))
@@ -299,7 +293,7 @@ def check(call: RuntimeCall) -> None:
     _check_routes(inside, previous)
 
 
-def _check_device(call: RuntimeCall, inside: Netlink, reply: AttachmentReply) -> None:
+def _check_device(call: CniCall, inside: Netlink, reply: HostReply) -> None:
     """Compare the device that ADD has made with the host's attachment."""
     name = call.ifname
     device = inside.device(name)
@@ -334,7 +328,7 @@ def _check_interfaces(inside: Netlink, previous: Document) -> None:
             raise _different(f"the MAC of {name} is {device.mac}, and was {str(mac)[:17]!r}")
 
 
-def _check_addresses(inside: Netlink, previous: Document, reply: AttachmentReply) -> None:
+def _check_addresses(inside: Netlink, previous: Document, reply: HostReply) -> None:
     """Compare the addresses of a result, and those of the host's attachment."""
     devices = {device.name: inside.addresses(device) for device in inside.devices()}
     interfaces = previous.get("interfaces") or []
@@ -367,7 +361,7 @@ def _different(cause: str) -> CniError:
     return CniError(Code.DIFFERENT, cause, "Make the container again")
 
 
-def collect(call: RuntimeCall) -> None:
+def collect(call: CniCall) -> None:
     """Remove what no container of this network list has. Without a list nothing is removed.
 
     :raises CniError: some could not be removed.
@@ -394,7 +388,7 @@ def collect(call: RuntimeCall) -> None:
         raise failure
 
 
-def _collect_ports(call: RuntimeCall, valid: set[str]) -> None:
+def _collect_ports(call: CniCall, valid: set[str]) -> None:
     """Remove ports that no container has, unless their device is there: an ADD may be under way."""
     database, vm = VmDatabase(call.database, call.api.end), Netlink()
     ids = [["dfmeta-cni-network", call.network], ["dfmeta-cni-owner", call.owner]]

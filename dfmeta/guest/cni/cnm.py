@@ -11,14 +11,7 @@ import os
 
 from dfmeta.guest.cni import MAX_INPUT, CniError, Code, Document, member, parse_json, read_config
 from dfmeta.guest.cni.cni import attach, delete, outer_name, routes_of
-from dfmeta.guest.cni.host_api import (
-    CONTAINER,
-    NUMBER,
-    AttachmentReply,
-    RuntimeCall,
-    packed,
-    prefix_of,
-)
+from dfmeta.guest.cni.host_api import CONTAINER, NUMBER, CniCall, HostReply, packed, prefix_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +87,7 @@ class DockerDriver:
     def _save(self, body: object) -> None:
         options = member(member(body, "Options"), "com.docker.network.generic")
         config = from_options(options, "docker")
-        RuntimeCall("STATUS", config, {})
+        CniCall("STATUS", config, {})
         os.makedirs(self.folder, exist_ok=True)
         with open(self._path(body) + ".new", "w", encoding="utf-8") as file:
             json.dump(config, file)
@@ -108,7 +101,7 @@ class DockerDriver:
                 endpoints = {"NetworkID": network, "EndpointID": endpoint}
                 self.answer("NetworkDriver.DeleteEndpoint", endpoints)
 
-    def _call(self, body: object) -> RuntimeCall:
+    def _call(self, body: object) -> CniCall:
         try:
             with open(self._path(body), "rb") as file:
                 config = read_config(file.read())
@@ -119,18 +112,18 @@ class DockerDriver:
         config["runtimeConfig"] = {"mac": mac, "ips": [address] if address else []}
         environ = {"CNI_CONTAINERID": endpoint, "CNI_NETNS": "/proc/self/ns/net"}
         environ["CNI_IFNAME"] = outer_name(endpoint, "docker").replace("dfc", "dfd")
-        call = RuntimeCall("ADD", config, environ)
+        call = CniCall("ADD", config, environ)
         call.bare = True
         return call
 
-    def _create(self, call: RuntimeCall, body: object) -> Document:
+    def _create(self, call: CniCall, body: object) -> Document:
         open(f"{self._path(body)}:{call.container}", "ab").close()
         reply, interface = attach(call), member(body, "Interface")
         given = {"Address": reply.ips[0][0], "MacAddress": reply.mac}
         return {"Interface": {name: given[name] for name in given if not member(interface, name)}}
 
-    def _join(self, call: RuntimeCall, _body: object) -> Document:
-        routes = routes_of(call, AttachmentReply(call.api.ask("GET", call.path)))
+    def _join(self, call: CniCall, _body: object) -> Document:
+        routes = routes_of(call, HostReply(call.api.ask("GET", call.path)))
         gateways = [gateway for dst, gateway in routes if not prefix_of(dst)[1]]
         far = [(dst, gateway) for dst, gateway in routes if prefix_of(dst)[1]]
         static = [{"Destination": dst, "RouteType": int(not gw), "NextHop": gw} for dst, gw in far]
@@ -141,7 +134,7 @@ class DockerDriver:
             "DisableGatewayService": True,
         }
 
-    def _delete(self, call: RuntimeCall, body: object) -> Document:
+    def _delete(self, call: CniCall, body: object) -> Document:
         delete(call)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self._path(body)}:{call.container}")
@@ -216,7 +209,7 @@ def netavark(words: list[str], raw: bytes) -> Document | None:
     environ = {"CNI_NETNS": words[1], "CNI_ARGS": f"K8S_POD_NAME={name}" if name else ""}
     environ["CNI_CONTAINERID"] = str(member(document, "container_id") or "")
     environ["CNI_IFNAME"] = str(member(options, "interface_name") or "")
-    call = RuntimeCall(verb, config, environ)
+    call = CniCall(verb, config, environ)
     with contextlib.closing(call.api):
         if verb == "ADD":
             return _set_up(call)
@@ -238,11 +231,11 @@ def _create(network: Document) -> Document:
     for key in config:
         if key not in (*OPTIONS, "name"):
             raise CniError(Code.CONFIGURATION, f"{key} is not an option", remedy)
-    RuntimeCall("STATUS", config, {})
+    CniCall("STATUS", config, {})
     return {**network, "dns_enabled": False, "ipam_options": {"driver": "none"}}
 
 
-def _set_up(call: RuntimeCall) -> Document:
+def _set_up(call: CniCall) -> Document:
     """Attach a container; return its devices, addresses and name servers."""
     reply = attach(call)
     subnets = [{"ipnet": address, "gateway": gateway or None} for address, gateway in reply.ips]

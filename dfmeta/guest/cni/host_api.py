@@ -47,7 +47,7 @@ _AWAY = (
 )
 
 
-class RuntimeCall:
+class CniCall:
     """A call of a runtime: its environment and its configuration, checked."""
 
     def __init__(self, verb: str, config: Document, environ: dict[str, str]) -> None:
@@ -122,23 +122,25 @@ class RuntimeCall:
             if len(packed(body["ip"])) != 4:
                 raise wrong_key("runtimeConfig.ips", "a list of one IPv4 address")
         labels = self._labels()
-        return {**body, "labels": labels} if labels else body
+        if labels:
+            body["labels"] = labels
+        return body
 
     def _labels(self) -> dict[str, str]:
         """Return the variables of Kubernetes in ``CNI_ARGS``, as many as the host accepts."""
+        pairs = [pair.partition("=") for pair in self.environ.get("CNI_ARGS", "").split(";")]
+        texts = {
+            name: text[:MAX_LABEL]
+            for name, equals, text in pairs
+            if equals and name.startswith("K8S_") and len(name) <= 63
+        }
         labels: dict[str, str] = {}
         left = MAX_LABEL_BYTES
-        pairs = [pair.partition("=") for pair in self.environ.get("CNI_ARGS", "").split(";")]
-        texts = {name: text[:MAX_LABEL] for name, equals, text in pairs if equals}
-        usable = [
-            (name, text)
-            for name, text in texts.items()
-            if name.startswith("K8S_") and len(name) <= 63 and (name + text).isprintable()
-        ]
-        for name, text in usable[:MAX_LABELS]:
-            size = len((name + text).encode())
+        printable = [name for name, text in texts.items() if (name + text).isprintable()]
+        for name in printable[:MAX_LABELS]:
+            size = len((name + texts[name]).encode())
             if size <= left:
-                labels[name], left = text, left - size
+                labels[name], left = texts[name], left - size
         return labels
 
     def previous(self) -> Document:
@@ -384,7 +386,7 @@ def _refusal(status: int, document: object) -> CniError:
     return CniError(code, f"the host refuses {cause} ({status})", f"{text[:400]} {remedy}".strip())
 
 
-class AttachmentReply:
+class HostReply:
     """An attachment in a reply of the host, checked."""
 
     def __init__(self, document: object) -> None:
@@ -434,7 +436,7 @@ def _pair(row: object, name: str, gateway: str) -> tuple[str, str]:
     return dst, via
 
 
-def check_status(call: RuntimeCall) -> None:
+def check_status(call: CniCall) -> None:
     """Return if containers can be attached.
 
     :raises CniError: with code 50 if they cannot, 51 if VLAN ids or addresses run short.
@@ -445,15 +447,13 @@ def check_status(call: RuntimeCall) -> None:
         raise CniError(Code.UNAVAILABLE, error.msg, error.details) from error
     networks, free = member(document, "networks"), member(document, "free")
     names = [member(row, "name") for row in networks] if isinstance(networks, list) else []
-    code, cause, remedy = Code.UNAVAILABLE, "", ""
     if type(free) is not int:
-        cause, remedy = "the host's answer is not a status", "Update dfmeta"
-    elif member(document, "ready") is not True:
-        cause, remedy = "the host is not ready", "`dfmeta doctor` on the host says why"
-    elif call.network not in names:
-        cause, remedy = f"the host has no network {call.network}", "Correct network"
-    elif free <= 0:
-        code, cause = Code.SHORT, "no attachment is free"
-        remedy = "Delete containers, or raise the quota"
-    if cause:
-        raise CniError(code, cause, remedy)
+        raise CniError(Code.UNAVAILABLE, "the host's answer is not a status", "Update dfmeta")
+    if member(document, "ready") is not True:
+        remedy = "`dfmeta doctor` on the host says why"
+        raise CniError(Code.UNAVAILABLE, "the host is not ready", remedy)
+    if call.network not in names:
+        cause = f"the host has no network {call.network}"
+        raise CniError(Code.UNAVAILABLE, cause, "Correct network")
+    if free <= 0:
+        raise CniError(Code.SHORT, "no attachment is free", "Delete containers, or raise the quota")

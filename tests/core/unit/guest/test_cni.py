@@ -20,7 +20,7 @@ from dfmeta.guest import cni
 from dfmeta.guest.cni import Code, devices, host_api
 from dfmeta.guest.cni import cni as verbs
 from dfmeta.guest.cni.devices import NetworkDevice
-from dfmeta.guest.cni.host_api import AttachmentReply, RuntimeCall
+from dfmeta.guest.cni.host_api import CniCall, HostReply
 
 CONFIG = {
     "cniVersion": "1.1.0",
@@ -140,7 +140,7 @@ def test_a_wrong_capability_or_previous_result_is_code_7() -> None:
     results = [[1], {"ips": {"a": 1}}, {"interfaces": [1]}]
     for key, values in (("runtimeConfig", capabilities), ("prevResult", results)):
         for value in values:
-            one = RuntimeCall("ADD", {**CONFIG, key: value}, dict(ENVIRONMENT))
+            one = CniCall("ADD", {**CONFIG, key: value}, dict(ENVIRONMENT))
             with pytest.raises(cni.CniError) as caught:
                 _ = one.wanted() if key == "runtimeConfig" else one.previous()
             assert caught.value.code == Code.CONFIGURATION, value
@@ -150,12 +150,12 @@ def test_labels_are_few_and_short() -> None:
     pairs = ["IgnoreUnknown=1", "K8S_X", "K8S_BAD=a\nb", "K8S_LONG=" + "x" * 500]
     pairs += [f"K8S_{number}=y" for number in range(50)]
     environ = {**ENVIRONMENT, "CNI_ARGS": ";".join(pairs)}
-    labels = RuntimeCall("ADD", dict(CONFIG), environ).wanted()["labels"]
+    labels = CniCall("ADD", dict(CONFIG), environ).wanted()["labels"]
     assert len(labels) == host_api.MAX_LABELS
     assert labels["K8S_LONG"] == "x" * host_api.MAX_LABEL
     long = [f"K8S_{number}=" + "y" * 252 for number in range(5)]
     environ = {**ENVIRONMENT, "CNI_ARGS": ";".join([*long, "K8S_LAST=z"])}
-    labels = RuntimeCall("ADD", dict(CONFIG), environ).wanted()["labels"]
+    labels = CniCall("ADD", dict(CONFIG), environ).wanted()["labels"]
     assert list(labels) == ["K8S_0", "K8S_1", "K8S_2", "K8S_LAST"]
     assert labels.keys().isdisjoint({"IgnoreUnknown", "K8S_X", "K8S_BAD"})
 
@@ -228,7 +228,7 @@ def removal(monkeypatch: pytest.MonkeyPatch) -> Removal:
             return kernel
 
         monkeypatch.setattr(verbs, "Netlink", opened)
-        one = RuntimeCall("DEL", dict(CONFIG), dict(ENVIRONMENT))
+        one = CniCall("DEL", dict(CONFIG), dict(ENVIRONMENT))
         one.bare = bare
         verbs.remove_vlan(one, 3, vid, mac)
         return len(kernel.left), entered
@@ -249,13 +249,13 @@ def test_only_the_attachments_own_vlan_device_is_removed(removal: Removal) -> No
     assert removal(vlan(), 100, MAC, bare=True) == (0, [-1])
     # Without the host's answer, the previous result and the name decide.
     before = {"interfaces": [{"name": "eth0", "sandbox": "/x", "mac": MAC.upper()}]}
-    mac = RuntimeCall("DEL", {**CONFIG, "prevResult": before}, dict(ENVIRONMENT)).previous_mac()
+    mac = CniCall("DEL", {**CONFIG, "prevResult": before}, dict(ENVIRONMENT)).previous_mac()
     assert [removal(vlan(name), 0, mac)[0] for name in ("eth0", "eth1")] == [0, 1]
 
 
-def answer(**members: object) -> AttachmentReply:
+def answer(**members: object) -> HostReply:
     ips = [{"address": "10.0.0.2/24", "gateway": "10.0.0.1"}]
-    return AttachmentReply({"vid": 100, "mac": MAC, "ips": ips, "parent_mac": MAC, **members})
+    return HostReply({"vid": 100, "mac": MAC, "ips": ips, "parent_mac": MAC, **members})
 
 
 def plain(name: str, kind: str = "") -> NetworkDevice:
@@ -264,7 +264,7 @@ def plain(name: str, kind: str = "") -> NetworkDevice:
 
 
 def test_the_parent_has_the_ports_mac_and_is_not_derived() -> None:
-    one = RuntimeCall("ADD", dict(CONFIG), dict(ENVIRONMENT))
+    one = CniCall("ADD", dict(CONFIG), dict(ENVIRONMENT))
     vm: Any = Devices(plain("br0", "bridge"), plain("ens3"), vlan("ens3.5"))
     parent = verbs.find_parent(vm, one, answer())
     assert parent is not None
@@ -276,7 +276,7 @@ def test_the_parent_has_the_ports_mac_and_is_not_derived() -> None:
 
 
 def test_routes_of_an_answer_are_taken_once() -> None:
-    one = RuntimeCall("ADD", dict(CONFIG), dict(ENVIRONMENT))
+    one = CniCall("ADD", dict(CONFIG), dict(ENVIRONMENT))
     routes = [
         {"dst": "0.0.0.0/0", "gw": "10.0.0.1"},
         {"dst": "192.0.2.0/24", "gw": "10.0.0.9"},
@@ -287,9 +287,7 @@ def test_routes_of_an_answer_are_taken_once() -> None:
         ("0.0.0.0/0", "10.0.0.1"),
         ("192.0.2.0/24", "10.0.0.9"),
     ]
-    less = RuntimeCall(
-        "ADD", {**CONFIG, "defaultRoute": False, "metadataRoute": False}, ENVIRONMENT
-    )
+    less = CniCall("ADD", {**CONFIG, "defaultRoute": False, "metadataRoute": False}, ENVIRONMENT)
     assert verbs.routes_of(less, answer()) == []
 
 
