@@ -17,9 +17,9 @@ def load(name: str) -> dict[str, Any]:
 def nic(**members: Any) -> dict[str, Any]:
     """A valid NIC, with members changed; None takes one out."""
     given = {"type": "nic", "bus": "pci", "mac": "fa:16:3e:00:00:01", "tags": ["lan"], **members}
-    return {name: one for name, one in given.items() if one is not None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def disk(**members: Any) -> dict[str, Any]:
     given = {"type": "disk", "bus": "pci", "serial": "s1", "tags": ["db"], **members}
-    return {name: one for name, one in given.items() if one is not None}
+    return {name: value for name, value in given.items() if value is not None}

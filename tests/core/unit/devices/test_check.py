@@ -74,12 +74,12 @@ WRONG_DEVICES: list[tuple[Any, str, str]] = [
 
 def test_a_device_that_breaks_a_rule_is_refused_by_its_place() -> None:
     for device, path, cause in WRONG_DEVICES:
-        found = of_device(device)
-        assert found[0] == path, device
-        assert cause in found[1], device
+        result = of_device(device)
+        assert result[0] == path, device
+        assert cause in result[1], device
     for make in (nic, disk):
-        own = {"mac", "devname", "vlan"} if make is nic else {"serial", "path"}
-        for member in {"type", "bus", "address", "tags"} | own:
+        members = {"mac", "devname", "vlan"} if make is nic else {"serial", "path"}
+        for member in {"type", "bus", "address", "tags"} | members:
             # Null is no value of a member.
             assert of_device({**make(), member: None})[0] == f"devices[0].{member}"
 
@@ -130,9 +130,9 @@ SHARED_TAGS: list[tuple[list[Any], str]] = [
 
 def test_a_tag_is_the_role_of_one_device() -> None:
     for devices, cause in SHARED_TAGS:
-        path, found = refusal({"devices": devices})
+        path, result = refusal({"devices": devices})
         assert path == "devices[1].tags[0]"
-        assert cause in found
+        assert cause in result
     for devices in ([nic(tags=["a"]), disk(tags=["a"])], [nic(tags=["a"]), nic(tags=["b"])]):
         validate({"devices": devices})
     views = [disk(), disk(bus="ide"), disk(bus="xen")]

@@ -31,10 +31,10 @@ def domain(instance: str = A, *, name: str = "web", slot: int = 3) -> str:
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    found = (tmp_path / "run", tmp_path / "etc")
-    for one in found:
-        one.mkdir()
-    return found
+    paths = (tmp_path / "run", tmp_path / "etc")
+    for path in paths:
+        path.mkdir()
+    return paths
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def test_a_domain_is_found_by_name_uuid_or_file(run: Run, folders: tuple[Path, P
     write(folders[1], "other", domain(B, name="other"))
     (folders[1] / "broken.xml").write_text("<domain>")
     for name in ("web", A, A.upper(), str(path)):
-        found = run("from-libvirt", name, "--tag", f"nic:{MAC}=lan")
-        assert printed(found) == {"devices": [NIC]}, name
+        result = run("from-libvirt", name, "--tag", f"nic:{MAC}=lan")
+        assert printed(result) == {"devices": [NIC]}, name
     # A domain that runs counts before one that is defined.
     write(folders[0], "web", status(domain(slot=9)))
     assert printed(run("from-libvirt", "web"))["devices"][0]["address"] == "0000:00:09.0"
@@ -121,8 +121,8 @@ def drive(tmp_path: Path) -> Path:
 
 
 def versions(folder: Path) -> dict[str, Any]:
-    found = sorted(folder.glob("openstack/*/meta_data.json"))
-    return {path.parent.name: json.loads(path.read_text()).get("devices") for path in found}
+    paths = sorted(folder.glob("openstack/*/meta_data.json"))
+    return {path.parent.name: json.loads(path.read_text()).get("devices") for path in paths}
 
 
 def test_each_version_that_has_devices_gets_what_it_tells(run: Run, drive: Path) -> None:
@@ -130,13 +130,13 @@ def test_each_version_that_has_devices_gets_what_it_tells(run: Run, drive: Path)
     result = run("write-config-drive", str(drive), "--file", name)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.count("written") == 4
-    found = versions(drive)
-    assert found["latest"] == load("nova-meta_data")["devices"]
-    assert found["2018-08-27"] == load("nova-2018-08-27")["devices"]
-    assert "vf_trusted" not in json.dumps(found["2017-02-22"])
-    assert "vlan" in json.dumps(found["2017-02-22"])
-    assert "vlan" not in json.dumps(found["2016-06-30"])
-    assert found["2015-10-15"] is found["content"] is None
+    documents = versions(drive)
+    assert documents["latest"] == load("nova-meta_data")["devices"]
+    assert documents["2018-08-27"] == load("nova-2018-08-27")["devices"]
+    assert "vf_trusted" not in json.dumps(documents["2017-02-22"])
+    assert "vlan" in json.dumps(documents["2017-02-22"])
+    assert "vlan" not in json.dumps(documents["2016-06-30"])
+    assert documents["2015-10-15"] is documents["content"] is None
 
 
 def test_latest_that_is_a_link_is_written_as_its_dated_name_has_it(run: Run, drive: Path) -> None:
@@ -155,11 +155,11 @@ def test_latest_that_is_a_link_is_written_as_its_dated_name_has_it(run: Run, dri
 def test_nothing_else_of_a_config_drive_changes(run: Run, drive: Path) -> None:
     path = drive / "openstack/latest/meta_data.json"
     path.chmod(0o600)
-    before = {one: one.read_bytes() for one in drive.rglob("*") if one.is_file()}
+    before = {file: file.read_bytes() for file in drive.rglob("*") if file.is_file()}
     for _ in range(2):
         result = run("write-config-drive", str(drive), "--file", "-", stdin='{"devices": []}')
         assert result.exit_code == 0
-    after = {one: one.read_bytes() for one in drive.rglob("*") if one.is_file()}
+    after = {file: file.read_bytes() for file in drive.rglob("*") if file.is_file()}
     assert after.keys() == before.keys()
     assert path.read_text() == '{"uuid": "u",  "n": 1.50, "devices": []}\n'
     assert path.stat().st_mode & 0o777 == 0o600
@@ -180,10 +180,10 @@ def test_an_empty_folder_becomes_a_config_drive_of_the_domain(run: Run, tmp_path
 def test_one_broken_file_leaves_all_as_they_were(run: Run, drive: Path) -> None:
     broken = drive / "openstack/latest/meta_data.json"
     broken.write_text("[")
-    before = {one: one.read_bytes() for one in drive.rglob("*") if one.is_file()}
+    before = {path: path.read_bytes() for path in drive.rglob("*") if path.is_file()}
     line = refused(run("write-config-drive", str(drive), "--file", "-", stdin='{"devices": []}'))
     assert str(broken) in line
-    assert {one: one.read_bytes() for one in drive.rglob("*") if one.is_file()} == before
+    assert {path: path.read_bytes() for path in drive.rglob("*") if path.is_file()} == before
 
 
 @pytest.fixture

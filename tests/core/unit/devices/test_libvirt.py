@@ -78,16 +78,16 @@ WHOLE = domain(*NICS, *DISKS, scsi("virtio-scsi"))
 
 def devices(xml: str, *rules: str) -> list[dict[str, Any]]:
     """The document's devices; it is valid and JSON."""
-    document = read_domain(xml.encode()).document([TagRule.parse(one) for one in rules])
+    document = read_domain(xml.encode()).document([TagRule.parse(rule) for rule in rules])
     validate(document)
     assert json.loads(json.dumps(document)) == document
-    found: list[dict[str, Any]] = document["devices"]
-    return found
+    members: list[dict[str, Any]] = document["devices"]
+    return members
 
 
 def roles(xml: str, *rules: str) -> dict[int, list[str]]:
-    found = devices(xml, *rules)
-    return {number: one["tags"] for number, one in enumerate(found) if "tags" in one}
+    objects = devices(xml, *rules)
+    return {number: device["tags"] for number, device in enumerate(objects) if "tags" in device}
 
 
 def test_each_nic_and_disk_of_a_domain_is_a_device() -> None:
@@ -111,14 +111,14 @@ PCI_ADDRESSES: list[tuple[str, str | None]] = [
 
 def test_a_pci_address_is_written_as_sysfs_has_it() -> None:
     for address, text in PCI_ADDRESSES:
-        (found,) = devices(domain(interface(1, address)))
-        assert (found["bus"], found.get("address")) == ("pci", text), address
+        (device,) = devices(domain(interface(1, address)))
+        assert (device["bus"], device.get("address")) == ("pci", text), address
 
 
 def test_a_passed_through_function_has_the_guests_address_not_the_hosts() -> None:
     source = f"<source>{pci('0x10', bus='0x81')}</source><vlan><tag id='42'/></vlan>"
-    (found,) = devices(domain(interface(1, source, pci("0x07"), kind="hostdev")))
-    assert (found["address"], found["vlan"]) == ("0000:00:07.0", 42)
+    (device,) = devices(domain(interface(1, source, pci("0x07"), kind="hostdev")))
+    assert (device["address"], device["vlan"]) == ("0000:00:07.0", 42)
 
 
 def test_a_vlan_that_the_guest_is_not_to_use_is_left_out() -> None:
@@ -128,18 +128,18 @@ def test_a_vlan_that_the_guest_is_not_to_use_is_left_out() -> None:
         ("<vlan><tag id='4095'/></vlan>", "hostdev"),
         ("<vlan><tag/></vlan>", "hostdev"),
     ):
-        (found,) = devices(domain(interface(1, vlan, kind=kind)))
-        assert "vlan" not in found, vlan
+        (device,) = devices(domain(interface(1, vlan, kind=kind)))
+        assert "vlan" not in device, vlan
 
 
 def test_a_scsi_address_is_read_as_the_controller_has_it() -> None:
-    one = disk("sda", "scsi", drive(controller=1, target=2, unit=3))
+    element = disk("sda", "scsi", drive(controller=1, target=2, unit=3))
     for model, text in (
         *(("virtio-scsi", "1:0:2:3"), ("lsisas1068", "1:0:2:3")),
         *(("lsilogic", "1:0:3:0"), ("auto", "1:0:3:0")),
     ):
-        (found,) = devices(domain(scsi("virtio-scsi"), one, scsi(model, index=1)))
-        assert (found["bus"], found["address"]) == ("scsi", text), model
+        (device,) = devices(domain(scsi("virtio-scsi"), element, scsi(model, index=1)))
+        assert (device["bus"], device["address"]) == ("scsi", text), model
 
 
 BUSES: list[tuple[str, str, str | None]] = [
@@ -155,8 +155,8 @@ BUSES: list[tuple[str, str, str | None]] = [
 
 def test_a_disk_is_on_the_bus_that_a_guest_sees() -> None:
     for element, bus, address in BUSES:
-        (found,) = devices(domain(element))
-        assert (found["bus"], found.get("address")) == (bus, address), element
+        (device,) = devices(domain(element))
+        assert (device["bus"], device.get("address")) == (bus, address), element
     # Drives for media are no disks.
     cdrom = disk("sda", "sata", drive(), device="cdrom")
     assert devices(domain(cdrom, disk("fda", "fdc", device="floppy"))) == []
@@ -167,12 +167,12 @@ def test_a_disk_of_a_xen_guest_has_its_number_in_xenbus() -> None:
     numbers = {"xvda": 51712, "xvdb": 51728, "xvda1": 51713, "xvdp": 51952, "xvdq": 268439552}
     numbers |= {"xvdaa": 268442112, "hda": 768, "hdd": 5696, "sdb": 2064}
     for target, number in numbers.items():
-        (found,) = devices(domain(disk(target, "xen"), kind="xen", os="linux"))
-        assert (found["bus"], found["address"]) == ("xen", str(number)), target
-        assert found.get("path") == (f"/dev/{target}" if target.startswith("xvd") else None)
+        (device,) = devices(domain(disk(target, "xen"), kind="xen", os="linux"))
+        assert (device["bus"], device["address"]) == ("xen", str(number)), target
+        assert device.get("path") == (f"/dev/{target}" if target.startswith("xvd") else None)
     for target in ("xvdaaaa", "hde", "xvda256", "sdz", "vda", ""):
-        (found,) = devices(domain(disk(target, "xen"), kind="xen", os="linux"))
-        assert (found["bus"], "address" in found) == ("xen", False), target
+        (device,) = devices(domain(disk(target, "xen"), kind="xen", os="linux"))
+        assert (device["bus"], "address" in device) == ("xen", False), target
 
 
 def test_a_xen_hvm_guest_has_two_views_of_a_disk_with_the_same_tag() -> None:
@@ -183,8 +183,8 @@ def test_a_xen_hvm_guest_has_two_views_of_a_disk_with_the_same_tag() -> None:
         disk("xvdb", "xen", serial="disk-vol-2"),
         kind="xen",
     )
-    found = devices(xml, "disk:disk-vol-1=oracledb", "disk:target:xvdb=squidcache")
-    assert [(one["bus"], one["address"], one.get("tags")) for one in found] == [
+    disks = devices(xml, "disk:disk-vol-1=oracledb", "disk:target:xvdb=squidcache")
+    assert [(view["bus"], view["address"], view.get("tags")) for view in disks] == [
         ("xen", "0", None),
         ("xen", "4", None),
         ("ide", "0:0", ["oracledb"]),
@@ -312,8 +312,8 @@ def test_a_text_that_is_no_domain_is_refused() -> None:
 
 def test_a_file_is_read_in_the_encoding_that_it_declares() -> None:
     xml = "<?xml version='1.0' encoding='iso-8859-1'?>" + domain(disk("vda", "virtio", serial="é"))
-    found = read_domain(xml.encode("iso-8859-1")).document([])
-    assert found["devices"][0]["serial"] == "é"
+    document = read_domain(xml.encode("iso-8859-1")).document([])
+    assert document["devices"][0]["serial"] == "é"
 
 
 @given(st.integers(0, len(WHOLE)), st.text(min_size=1, max_size=8))

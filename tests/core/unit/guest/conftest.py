@@ -1,4 +1,4 @@
-"""A machine to find devices on, and what the program said."""
+"""A machine to find devices on, and the messages of the program."""
 
 from pathlib import Path
 
@@ -13,5 +13,5 @@ def machine(tmp_path: Path) -> Machine:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []

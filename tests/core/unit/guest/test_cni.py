@@ -69,21 +69,21 @@ def test_version() -> None:
 
 def test_a_version_that_has_not_the_verb_is_code_1() -> None:
     unknown: list[tuple[str, object]] = [
-        *(("ADD", one) for one in ("0.1.0", "0.2.0", "2.0.0", None, 1, [])),
+        *(("ADD", version_text) for version_text in ("0.1.0", "0.2.0", "2.0.0", None, 1, [])),
         *(("CHECK", "0.3.0"), ("CHECK", "0.3.1"), ("GC", "1.0.0"), ("STATUS", "1.0.0")),
     ]
     for verb, version in unknown:
         assert code(verb, {**CONFIG, "cniVersion": version}) == Code.VERSION, (verb, version)
-    for known in cni.VERSIONS:
+    for supported in cni.VERSIONS:
         # An error has the version of the request.
-        assert call("ADD", {**CONFIG, "cniVersion": known})[1]["cniVersion"] == known
+        assert call("ADD", {**CONFIG, "cniVersion": supported})[1]["cniVersion"] == supported
 
 
 def test_a_wrong_verb_or_variable_is_code_4() -> None:
     for verb in ("", "add", "PURGE"):
         assert code(verb, CONFIG) == Code.ENVIRONMENT, verb
-    names = (("CNI_CONTAINERID", one) for one in ("", "../x", "x" * 129))
-    interfaces = (("CNI_IFNAME", one) for one in ("", "..", "a/b", "x" * 16))
+    names = (("CNI_CONTAINERID", text) for text in ("", "../x", "x" * 129))
+    interfaces = (("CNI_IFNAME", text) for text in ("", "..", "a/b", "x" * 16))
     for name, value in (*names, *interfaces):
         for verb in ("ADD", "DEL", "CHECK"):
             assert code(verb, CONFIG, env={**ENVIRONMENT, name: value}) == Code.ENVIRONMENT, value
@@ -98,9 +98,9 @@ def test_path_that_is_no_namespace_names_none(tmp_path: Path) -> None:
     file.touch()
     for path in (fifo, file, tmp_path, tmp_path / "none", file / "below"):
         assert devices.open_netns(str(path)) == -1, path
-    own = devices.open_netns("/proc/self/ns/net")
-    assert own >= 0
-    os.close(own)
+    netns = devices.open_netns("/proc/self/ns/net")
+    assert netns >= 0
+    os.close(netns)
 
 
 def test_a_text_that_is_no_object_or_too_large_is_code_6() -> None:
@@ -127,7 +127,7 @@ WRONG_KEYS: dict[str, tuple[object, ...]] = {
 
 
 def test_a_wrong_key_is_code_7_and_named() -> None:
-    for name, value in ((name, one) for name, values in WRONG_KEYS.items() for one in values):
+    for name, value in ((name, wrong) for name, values in WRONG_KEYS.items() for wrong in values):
         config = {key: text for key, text in {**CONFIG, name: value}.items() if text is not None}
         status, error = call("GC", config)
         assert (status, error["code"]) == (1, Code.CONFIGURATION), (name, value)
@@ -140,9 +140,9 @@ def test_a_wrong_capability_or_previous_result_is_code_7() -> None:
     results = [[1], {"ips": {"a": 1}}, {"interfaces": [1]}]
     for key, values in (("runtimeConfig", capabilities), ("prevResult", results)):
         for value in values:
-            one = CniCall("ADD", {**CONFIG, key: value}, dict(ENVIRONMENT))
+            runtime_call = CniCall("ADD", {**CONFIG, key: value}, dict(ENVIRONMENT))
             with pytest.raises(cni.CniError) as caught:
-                _ = one.wanted() if key == "runtimeConfig" else one.previous()
+                _ = runtime_call.wanted() if key == "runtimeConfig" else runtime_call.previous()
             assert caught.value.code == Code.CONFIGURATION, value
 
 
@@ -201,7 +201,7 @@ class Devices:
         self.left = [*links]
 
     def device(self, name: str) -> NetworkDevice | None:
-        return next((one for one in self.left if one.name == name), None)
+        return next((link for link in self.left if link.name == name), None)
 
     def devices(self) -> list[NetworkDevice]:
         return [*self.left]
@@ -228,9 +228,9 @@ def removal(monkeypatch: pytest.MonkeyPatch) -> Removal:
             return kernel
 
         monkeypatch.setattr(verbs, "Netlink", opened)
-        one = CniCall("DEL", dict(CONFIG), dict(ENVIRONMENT))
-        one.bare = bare
-        verbs.remove_vlan(one, 3, vid, mac)
+        runtime_call = CniCall("DEL", dict(CONFIG), dict(ENVIRONMENT))
+        runtime_call.bare = bare
+        verbs.remove_vlan(runtime_call, 3, vid, mac)
         return len(kernel.left), entered
 
     return remove
@@ -264,25 +264,25 @@ def plain(name: str, kind: str = "") -> NetworkDevice:
 
 
 def test_the_parent_has_the_ports_mac_and_is_not_derived() -> None:
-    one = CniCall("ADD", dict(CONFIG), dict(ENVIRONMENT))
+    runtime_call = CniCall("ADD", dict(CONFIG), dict(ENVIRONMENT))
     vm: Any = Devices(plain("br0", "bridge"), plain("ens3"), vlan("ens3.5"))
-    parent = verbs.find_parent(vm, one, answer())
+    parent = verbs.find_parent(vm, runtime_call, answer())
     assert parent is not None
     assert parent.name == "ens3"
     for several in ((), (plain("ens3"), plain("ens4"))):
         vm = Devices(*several)
         with pytest.raises(cni.CniError, match="parent has to be given"):
-            verbs.find_parent(vm, one, answer())
+            verbs.find_parent(vm, runtime_call, answer())
 
 
 def test_routes_of_an_answer_are_taken_once() -> None:
-    one = CniCall("ADD", dict(CONFIG), dict(ENVIRONMENT))
+    runtime_call = CniCall("ADD", dict(CONFIG), dict(ENVIRONMENT))
     routes = [
         {"dst": "0.0.0.0/0", "gw": "10.0.0.1"},
         {"dst": "192.0.2.0/24", "gw": "10.0.0.9"},
         {"dst": "169.254.169.254/32", "gw": "10.0.0.1"},
     ]
-    assert verbs.routes_of(one, answer(routes=routes)) == [
+    assert verbs.routes_of(runtime_call, answer(routes=routes)) == [
         ("169.254.169.254/32", ""),
         ("0.0.0.0/0", "10.0.0.1"),
         ("192.0.2.0/24", "10.0.0.9"),
@@ -331,16 +331,20 @@ def test_netavark_gets_one_error_for_input_that_it_cannot_use(tmp_path: Path) ->
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     options = {"interface_name": "eth0"}
-    known = {"container_id": "0" * 64, "network": NETWORK, "network_options": options}
+    valid = {"container_id": "0" * 64, "network": NETWORK, "network_options": options}
     inputs: tuple[object, ...] = (
         *(b"", b"\xef\xbb\xbf{}", b"[" * 100000, b" " * (cni.MAX_INPUT + 1), [], None, {}),
-        *({**known, name: None} for name in known),
-        {**known, "network_options": {"interface_name": "\x1b[1m"}},
-        {**known, "network": {"options": {"network": "pods", "link": "ovs", "bridge": 1}}},
+        *({**valid, name: None} for name in valid),
+        {**valid, "network_options": {"interface_name": "\x1b[1m"}},
+        {**valid, "network": {"options": {"network": "pods", "link": "ovs", "bridge": 1}}},
     )
-    cases = [((verb, str(fifo)), one) for one in inputs for verb in ("setup", "teardown")]
-    cases += [(words, known) for words in (("setup",), ("create", "x"), ("update",))]
-    for words, document in [*cases, (("setup", str(fifo)), known)]:
+    cases = [
+        ((verb, str(fifo)), document_text)
+        for document_text in inputs
+        for verb in ("setup", "teardown")
+    ]
+    cases += [(words, valid) for words in (("setup",), ("create", "x"), ("update",))]
+    for words, document in [*cases, (("setup", str(fifo)), valid)]:
         status, answer = call("", document, *words)
         assert (status, answer.keys()) == (1, {"error"}), (words, str(document)[:80])
         assert answer["error"].isprintable()

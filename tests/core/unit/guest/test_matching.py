@@ -24,17 +24,17 @@ def disk(tag: str, **members: Any) -> dict[str, Any]:
     return {"type": "disk", "bus": "none", "tags": [tag], **members}
 
 
-def found(
-    machine: Machine, devices: Sequence[dict[str, Any]], said: list[str]
+def tags_of(
+    machine: Machine, devices: Sequence[dict[str, Any]], messages: list[str]
 ) -> dict[str, list[str]]:
     """Name of a device → its tags."""
-    wanted = tag_devices.wanted_devices({"devices": list(devices)}, said.append)
-    tagged = tag_devices.matches(wanted, machine.devices(), said.append)
-    return {one.name: tags for one, tags in tagged.items()}
+    wanted = tag_devices.wanted_devices({"devices": list(devices)}, messages.append)
+    matched = tag_devices.matches(wanted, machine.devices(), messages.append)
+    return {device.name: tags for device, tags in matched.items()}
 
 
 def test_a_nic_and_a_disk_are_found_by_their_pci_addresses(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     machine.nic(f"{PCI}:02.0/virtio0/net/ens2", MAC)
     machine.nic(f"{PCI}:03.0/net/ens3", OTHER_MAC)
@@ -43,21 +43,27 @@ def test_a_nic_and_a_disk_are_found_by_their_pci_addresses(
     machine.disk("pci10000:e1/10000:e1:00.0/nvme/nvme0/nvme0n1")
     for number in (2, 3):
         wanted = nic("lan", bus="pci", address=f"0000:00:0{number}.0")
-        assert found(machine, [wanted], said) == {f"ens{number}": ["lan"]}
+        assert tags_of(machine, [wanted], messages) == {f"ens{number}": ["lan"]}
     for address, name in (
         ("0000:00:07.0", "vdb"),
         ("00000000:00:07.0", "vdb"),
         ("10000:e1:00.0", "nvme0n1"),
         ("10000:E1:00.0", "nvme0n1"),
     ):
-        assert found(machine, [disk("db", bus="pci", address=address)], said) == {name: ["db"]}
-    assert said == []
+        assert tags_of(machine, [disk("db", bus="pci", address=address)], messages) == {
+            name: ["db"]
+        }
+    assert messages == []
 
 
-def test_a_device_behind_a_bridge_is_at_its_own_address(machine: Machine, said: list[str]) -> None:
+def test_a_device_behind_a_bridge_is_at_its_own_address(
+    machine: Machine, messages: list[str]
+) -> None:
     machine.nic(f"{PCI}:02.0/0000:01:00.0/virtio0/net/enp1s0")
-    assert found(machine, [nic("a", bus="pci", address="0000:00:02.0")], said) == {}
-    assert found(machine, [nic("a", bus="pci", address="0000:01:00.0")], said) == {"enp1s0": ["a"]}
+    assert tags_of(machine, [nic("a", bus="pci", address="0000:00:02.0")], messages) == {}
+    assert tags_of(machine, [nic("a", bus="pci", address="0000:01:00.0")], messages) == {
+        "enp1s0": ["a"]
+    }
 
 
 ROLES = ("nfvfunc1", "nfvfunc2", "oracledb", "squidcache")
@@ -87,13 +93,15 @@ def test_the_specifications_guests_have_all_of_their_roles(tmp_path: Path) -> No
         (lxc, "spec-lxc", ("sda", "sdb"), 0),
     ):
         lines: list[str] = []
-        expected = {one: [role] for one, role in zip(("eth0", "eth1", *disks), ROLES, strict=True)}
-        assert found(machine, load(name)["devices"], lines) == expected
+        expected = {
+            device: [role] for device, role in zip(("eth0", "eth1", *disks), ROLES, strict=True)
+        }
+        assert tags_of(machine, load(name)["devices"], lines) == expected
         assert len(lines) == missing, lines
 
 
 def test_a_scsi_controller_is_counted_without_ata_and_usb(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     machine.scsi_host(f"{PCI}:1f.2/ata1/host0")
     machine.disk(f"{PCI}:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda")
@@ -102,24 +110,24 @@ def test_a_scsi_controller_is_counted_without_ata_and_usb(
     machine.scsi_host(f"{HBA}/host9")
     machine.disk(f"{HBA}/host9/target9:0:0/9:0:0:0/block/sdc")
     wanted = disk("db", bus="scsi", address="0:0:0:0")
-    assert found(machine, [wanted], said) == {"sdc": ["db"]}
+    assert tags_of(machine, [wanted], messages) == {"sdc": ["db"]}
 
 
 def test_a_scsi_controller_without_disks_counts_and_numbers_are_hexadecimal(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     machine.scsi_host(f"{PCI}:04.0/virtio1/host6")
     machine.scsi_host(f"{HBA}/host7")
     for lun, name in ((1, "sda"), (10, "sdb"), (16, "sdc")):
         machine.disk(f"{HBA}/host7/target7:0:0/7:0:0:{lun}/block/{name}")
-    assert found(machine, [disk("db", bus="scsi", address="0:0:0:1")], said) == {}
+    assert tags_of(machine, [disk("db", bus="scsi", address="0:0:0:1")], messages) == {}
     for lun, name in (("1", "sda"), ("a", "sdb"), ("10", "sdc")):
         wanted = disk("db", bus="scsi", address=f"1:0:0:{lun}")
-        assert found(machine, [wanted], said) == {name: ["db"]}, lun
+        assert tags_of(machine, [wanted], messages) == {name: ["db"]}, lun
 
 
 def test_of_two_readings_of_a_scsi_address_a_hypervisors_is_taken_unless_the_serial_is_anothers(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     for number, host in enumerate((1, 2)):
         path = f"{PCI}:0{host}.0/virtio{host}/host{host}"
@@ -128,14 +136,16 @@ def test_of_two_readings_of_a_scsi_address_a_hypervisors_is_taken_unless_the_ser
             f"{path}/target{host}:0:0/{host}:0:0:0/block/sd{'ab'[number]}", page=f"s{host}"
         )
     wanted = disk("db", bus="scsi", address="1:0:0:0")
-    for known, name in (({}, "sdb"), ({"serial": "s2"}, "sdb"), ({"serial": "s1"}, "sda")):
-        assert found(machine, [{**wanted, **known}], said) == {name: ["db"]}
+    for members, name in (({}, "sdb"), ({"serial": "s2"}, "sdb"), ({"serial": "s1"}, "sda")):
+        assert tags_of(machine, [{**wanted, **members}], messages) == {name: ["db"]}
     beyond = {**wanted, "address": "2:0:0:0"}
-    assert found(machine, [beyond], said) == {"sdb": ["db"]}, "Linux' number, for there is no third"
-    assert said == []
+    assert tags_of(machine, [beyond], messages) == {"sdb": ["db"]}, (
+        "Linux' number, for there is no third"
+    )
+    assert messages == []
 
 
-def test_a_usb_device_is_found_by_bus_and_port(machine: Machine, said: list[str]) -> None:
+def test_a_usb_device_is_found_by_bus_and_port(machine: Machine, messages: list[str]) -> None:
     """Each of the two controllers has two buses, of which a hypervisor knows nothing."""
     for bus in (1, 2, 3, 4):
         machine.usb_bus(f"{PCI}:0{6 if bus < 3 else 7}.0/usb{bus}")
@@ -146,12 +156,12 @@ def test_a_usb_device_is_found_by_bus_and_port(machine: Machine, said: list[str]
         *(("1:2", "sda"), ("0:2", "sda"), ("3:2.4", "sdb")),
         *(("1:2.4", "sdb"), ("0:3", ""), ("9:2", "")),
     ):
-        tagged = found(machine, [disk("stick", bus="usb", address=address)], said)
+        tagged = tags_of(machine, [disk("stick", bus="usb", address=address)], messages)
         assert tagged == ({name: ["stick"]} if name else {}), address
-    assert found(machine, [nic("lte", bus="usb", address="1:4")], said) == {"usb0": ["lte"]}
+    assert tags_of(machine, [nic("lte", bus="usb", address="1:4")], messages) == {"usb0": ["lte"]}
 
 
-def test_an_ide_disk_is_found_by_channel_and_device(machine: Machine, said: list[str]) -> None:
+def test_an_ide_disk_is_found_by_channel_and_device(machine: Machine, messages: list[str]) -> None:
     machine.disk(f"{IDE}/ata1/host0/target0:0:0/0:0:0:0/block/sda")
     machine.disk(f"{IDE}/ata1/host0/target0:0:1/0:0:1:0/block/sdb")
     machine.disk(f"{IDE}/ata2/host1/target1:0:0/1:0:0:0/block/sdc")
@@ -159,28 +169,30 @@ def test_an_ide_disk_is_found_by_channel_and_device(machine: Machine, said: list
         *(("0:0", "sda"), ("0:1", "sdb"), ("1:0", "sdc")),
         *(("0:1:0:0", "sdc"), ("1:1", "")),
     ):
-        tagged = found(machine, [disk("old", bus="ide", address=address)], said)
+        tagged = tags_of(machine, [disk("old", bus="ide", address=address)], messages)
         assert tagged == ({name: ["old"]} if name else {}), address
 
 
-def test_a_sata_controller_is_no_ide(machine: Machine, said: list[str]) -> None:
+def test_a_sata_controller_is_no_ide(machine: Machine, messages: list[str]) -> None:
     for port in range(1, 7):
         machine.disk(
             f"{PCI}:1f.2/ata{port}/host{port}/target{port}:0:0/{port}:0:0:0/block/sd{port}"
         )
-    assert found(machine, [disk("old", bus="ide", address="0:0")], said) == {}
+    assert tags_of(machine, [disk("old", bus="ide", address="0:0")], messages) == {}
 
 
-def test_a_xen_disk_is_found_by_number_and_by_place(machine: Machine, said: list[str]) -> None:
+def test_a_xen_disk_is_found_by_number_and_by_place(machine: Machine, messages: list[str]) -> None:
     for vbd, place in ((51728, "1"), (2064 + 16, "2"), (1 << 28 | 17 << 8, "17")):
         name = f"xv{place}"
         machine.disk(f"vbd-{vbd}/block/{name}")
         for address in (str(vbd), place):
-            assert found(machine, [disk("x", bus="xen", address=address)], said) == {name: ["x"]}
+            assert tags_of(machine, [disk("x", bus="xen", address=address)], messages) == {
+                name: ["x"]
+            }
 
 
 def test_what_nova_gives_is_found_where_it_knows_no_address(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     machine.nic(f"{PCI}:03.0/virtio0/net/ens3", MAC)
     machine.scsi_host(f"{HBA}/host6")
@@ -193,31 +205,31 @@ def test_what_nova_gives_is_found_where_it_knows_no_address(
         disk("squid", bus="none", address="none", serial=VOLUME.replace("8", "9")),
         disk("scratch", bus="pci", address="0000:00:08.0", serial=None),
     ]
-    assert found(machine, document, said) == {
+    assert tags_of(machine, document, messages) == {
         "ens3": ["mgmt"],
         "sda": ["oracledb"],
         "vda": ["squid"],
         "vdb": ["scratch"],
     }
-    assert said == []
+    assert messages == []
 
 
 def test_the_address_says_more_than_the_name_and_the_name_more_than_the_mac(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
     machine.nic(f"{PCI}:03.0/virtio1/net/eth1", OTHER_MAC)
     at = nic("a", bus="pci", address="0000:00:02.0", devname="eth1", mac=SPEC_MAC)
     named = nic("b", bus="pci", address="0000:00:0f.0", devname="eth0", mac=SPEC_MAC)
-    known = nic("c", bus="pci", address="0000:00:0f.0", devname="eth9", mac=OTHER_MAC)
-    assert found(machine, [at], said) == {"eth0": ["a"]}
-    assert "another MAC" in said[0]
-    assert found(machine, [named], said) == {"eth0": ["b"]}
-    assert found(machine, [known], said) == {"eth1": ["c"]}
+    entry = nic("c", bus="pci", address="0000:00:0f.0", devname="eth9", mac=OTHER_MAC)
+    assert tags_of(machine, [at], messages) == {"eth0": ["a"]}
+    assert "another MAC" in messages[0]
+    assert tags_of(machine, [named], messages) == {"eth0": ["b"]}
+    assert tags_of(machine, [entry], messages) == {"eth1": ["c"]}
 
 
 def test_a_device_at_its_place_is_not_taken_where_another_has_its_mac_or_serial(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     machine.nic(f"{PCI}:02.0/virtio0/net/eth0", OTHER_MAC)
     machine.nic(f"{PCI}:03.0/virtio1/net/eth1", MAC)
@@ -226,21 +238,21 @@ def test_a_device_at_its_place_is_not_taken_where_another_has_its_mac_or_serial(
         {"devname": "eth0"},
     )
     for where in places:
-        said.clear()
-        assert found(machine, [nic("a", mac=MAC, **where)], said) == {}
-        assert "'eth0', 'eth1' match: none is tagged" in said[0]
+        messages.clear()
+        assert tags_of(machine, [nic("a", mac=MAC, **where)], messages) == {}
+        assert "'eth0', 'eth1' match: none is tagged" in messages[0]
         shared = [nic("a", mac=MAC, **where), nic("b", mac=MAC, devname="eth9")]
-        assert found(machine, shared, said) == {"eth0": ["a"]}
+        assert tags_of(machine, shared, messages) == {"eth0": ["a"]}
     machine.disk(f"{PCI}:07.0/virtio4/block/vda")
     machine.disk(f"{PCI}:08.0/virtio5/block/vdb", serial="s1")
-    said.clear()
+    messages.clear()
     at = disk("db", bus="pci", address="0000:00:07.0", serial="s1")
-    assert found(machine, [at], said) == {}
-    assert "'vda', 'vdb' match: none is tagged" in said[0]
+    assert tags_of(machine, [at], messages) == {}
+    assert "'vda', 'vdb' match: none is tagged" in messages[0]
 
 
 def test_a_mac_of_another_device_of_the_document_tells_nothing_tagged_or_not(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     """The tagged one is not here; the other is at its own address, or not yet at any."""
     machine.nic(f"{PCI}:04.0/virtio0/net/eth0", MAC)
@@ -248,72 +260,74 @@ def test_a_mac_of_another_device_of_the_document_tells_nothing_tagged_or_not(
     for tags in ([], None, ["b"]):
         for address in ("0000:00:04.0", "none"):
             other = {**wanted, "address": address, "tags": tags}
-            assert "a" not in found(machine, [wanted, other], said).get("eth0", [])
-    assert found(machine, [wanted], said) == {"eth0": ["a"]}
+            assert "a" not in tags_of(machine, [wanted, other], messages).get("eth0", [])
+    assert tags_of(machine, [wanted], messages) == {"eth0": ["a"]}
 
 
 def test_no_name_mac_or_serial_takes_a_device_that_another_has_by_address(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     """The first of each is gone, and the names of the second have moved up."""
     machine.nic(f"{PCI}:04.0/virtio0/net/eth0", MAC)
     machine.disk(f"{PCI}:08.0/virtio5/block/vda", serial="s1")
-    there = [
+    entries = [
         nic("b", bus="pci", address="0000:00:04.0", mac=OTHER_MAC),
         {**disk("", bus="pci", address="0000:00:08.0"), "tags": []},
     ]
     at = {"bus": "pci", "address": "0000:00:03.0"}
     gone = [nic("name", devname="eth0", **at), nic("mac", mac=MAC, **at)]
     gone += [disk("path", path="/dev/vda", **at), disk("serial", serial="s1", **at)]
-    assert found(machine, [*gone[1:2], *there], said) == {"eth0": ["b"]}
-    assert found(machine, [*gone, *there], said) == {"eth0": ["b"]}
-    assert found(machine, gone, said) == {"eth0": ["name", "mac"], "vda": ["path", "serial"]}
+    assert tags_of(machine, [*gone[1:2], *entries], messages) == {"eth0": ["b"]}
+    assert tags_of(machine, [*gone, *entries], messages) == {"eth0": ["b"]}
+    assert tags_of(machine, gone, messages) == {"eth0": ["name", "mac"], "vda": ["path", "serial"]}
 
 
-def test_a_mac_of_two_devices_finds_none_of_them(machine: Machine, said: list[str]) -> None:
+def test_a_mac_of_two_devices_finds_none_of_them(machine: Machine, messages: list[str]) -> None:
     machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
     machine.nic("virtual/net/bond0", MAC, lower="eth0")
     machine.nic("virtual/net/lo", MAC)
-    assert found(machine, [nic("a", mac=MAC), nic("b", mac=MAC)], said) == {}
-    assert len(said) == 2
-    assert found(machine, [nic("a", mac=MAC)], said) == {"eth0": ["a"]}, "bond0 rests on it"
-    said.clear()
+    assert tags_of(machine, [nic("a", mac=MAC), nic("b", mac=MAC)], messages) == {}
+    assert len(messages) == 2
+    assert tags_of(machine, [nic("a", mac=MAC)], messages) == {"eth0": ["a"]}, "bond0 rests on it"
+    messages.clear()
     machine.nic(f"{PCI}:03.0/virtio1/net/eth1", MAC)
-    assert found(machine, [nic("a", mac=MAC)], said) == {}
-    assert "'eth0', 'eth1' match" in said[0]
+    assert tags_of(machine, [nic("a", mac=MAC)], messages) == {}
+    assert "'eth0', 'eth1' match" in messages[0]
 
 
-def test_a_disk_of_another_serial_is_another_disk(machine: Machine, said: list[str]) -> None:
+def test_a_disk_of_another_serial_is_another_disk(machine: Machine, messages: list[str]) -> None:
     """A document on a config drive is as old as the boot, and the slot has another disk since."""
     machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial="new")
     at = disk("db", bus="pci", address="0000:00:07.0", path="/dev/vda", serial="old")
-    assert found(machine, [at], said) == {}
-    assert said == ["disk 'pci' '0000:00:07.0' 'vda' 'old': not found"]
+    assert tags_of(machine, [at], messages) == {}
+    assert messages == ["disk 'pci' '0000:00:07.0' 'vda' 'old': not found"]
     # A USB disk has the serial of its device.
     machine.disk(f"{XHCI}/usb1/1-2/1-2:1.0/host8/target8:0:0/8:0:0:0/block/sda")
     machine.put(f"{XHCI}/usb1/1-2/serial", "stick-1\n")
-    assert found(machine, [disk("x", serial="stick-1")], said) == {"sda": ["x"]}
+    assert tags_of(machine, [disk("x", serial="stick-1")], messages) == {"sda": ["x"]}
 
 
 def test_a_serial_is_known_by_its_first_20_characters_or_more(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     for number, length in enumerate((19, 20, 30, len(VOLUME))):
         serial = f"{number}{VOLUME}"
         machine.disk(f"{PCI}:1{number}.0/virtio4/block/vd{number}", serial=serial[:length])
         expected = {f"vd{number}": ["db"]} if number else {}
-        assert found(machine, [disk("db", serial=serial)], said) == expected
-        assert found(machine, [disk("db", serial=serial[:18] + "zz" + serial[20:])], said) == {}
+        assert tags_of(machine, [disk("db", serial=serial)], messages) == expected
+        assert (
+            tags_of(machine, [disk("db", serial=serial[:18] + "zz" + serial[20:])], messages) == {}
+        )
 
 
-def test_a_nic_is_never_a_disk(machine: Machine, said: list[str]) -> None:
+def test_a_nic_is_never_a_disk(machine: Machine, messages: list[str]) -> None:
     machine.nic(f"{PCI}:02.0/virtio0/net/vda", MAC)
     machine.disk(f"{PCI}:03.0/virtio1/block/eth0")
-    assert found(machine, [disk("d", bus="pci", address="0000:00:02.0")], said) == {}
-    assert found(machine, [disk("d", path="/dev/vda"), nic("n", devname="eth0")], said) == {}
+    assert tags_of(machine, [disk("d", bus="pci", address="0000:00:02.0")], messages) == {}
+    assert tags_of(machine, [disk("d", path="/dev/vda"), nic("n", devname="eth0")], messages) == {}
 
 
-def test_a_link_that_leads_out_of_sysfs_is_no_device(machine: Machine, said: list[str]) -> None:
+def test_a_link_that_leads_out_of_sysfs_is_no_device(machine: Machine, messages: list[str]) -> None:
     outside = machine.root.parent / "eth9"
     outside.mkdir()
     (machine.root / "class" / "net" / "eth9").symlink_to(outside)
@@ -333,12 +347,12 @@ def test_an_odd_address_is_none() -> None:
 
 
 def test_of_two_serials_that_begin_alike_neither_is_taken_for_the_other(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     """virtio has 20 characters of a serial: which of the two this is cannot be known."""
     start = VOLUME[:20]
     machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial=start)
-    one, other = (disk(tag, serial=f"{start}-{tag * 4}") for tag in "ab")
-    assert found(machine, [one, other], said) == {}
-    assert len(said) == 2
-    assert found(machine, [one], said) == {"vda": ["a"]}
+    first, other = (disk(tag, serial=f"{start}-{tag * 4}") for tag in "ab")
+    assert tags_of(machine, [first, other], messages) == {}
+    assert len(messages) == 2
+    assert tags_of(machine, [first], messages) == {"vda": ["a"]}

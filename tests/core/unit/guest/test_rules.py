@@ -54,13 +54,13 @@ HOSTILE = [
 ]
 
 
-def rules(machine: Machine, document: Any, said: list[str]) -> list[str]:
+def rules(machine: Machine, document: Any, messages: list[str]) -> list[str]:
     """The lines but the comment at the head; each of the strict form above."""
-    there = machine.devices()
+    devices = machine.devices()
     raw = json.dumps(document).encode()
-    wanted = tag_devices.wanted_devices(tag_devices.read_document(raw), said.append)
-    tagged = tag_devices.matches(wanted, there, said.append)
-    text = tag_devices.rules(tagged, there, said.append)
+    wanted = tag_devices.wanted_devices(tag_devices.read_document(raw), messages.append)
+    tagged = tag_devices.matches(wanted, devices, messages.append)
+    text = tag_devices.rules(tagged, devices, messages.append)
     assert text.isascii()
     if not text:
         return []
@@ -71,8 +71,12 @@ def rules(machine: Machine, document: Any, said: list[str]) -> list[str]:
 
 
 def strict(line: str) -> str:
-    found = next(one for one in (re.fullmatch(form, line) for form in (NIC, DISK, PART)) if one)
-    groups = found.groupdict()
+    match = next(
+        candidate
+        for candidate in (re.fullmatch(form, line) for form in (NIC, DISK, PART))
+        if candidate
+    )
+    groups = match.groupdict()
     links = groups.get("links", "").count("SYMLINK+=")
     tags = len(groups["tags"].split(",")) if groups.get("tags") else 0
     assert groups.get("udev", "").count("TAG+=") == tags
@@ -84,9 +88,9 @@ def strict(line: str) -> str:
 
 
 def decoded(line: str) -> list[str]:
-    found = re.search('ENV{DFMETA_TAGS}="([^"]*)"', line)
-    assert found
-    return [quopri.decodestring(one).decode() for one in found[1].split(",")]
+    match = re.search('ENV{DFMETA_TAGS}="([^"]*)"', line)
+    assert match
+    return [quopri.decodestring(text).decode() for text in match[1].split(",")]
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +109,8 @@ def disk(*tags: Any, **members: Any) -> dict[str, Any]:
     return {"type": "disk", "bus": "pci", "address": "0000:00:07.0", "tags": [*tags], **members}
 
 
-def test_a_nic_gets_its_tags(small: Machine, said: list[str]) -> None:
-    assert rules(small, {"devices": [nic("nfvfunc1", "web_cache")]}, said) == [
+def test_a_nic_gets_its_tags(small: Machine, messages: list[str]) -> None:
+    assert rules(small, {"devices": [nic("nfvfunc1", "web_cache")]}, messages) == [
         (
             'ACTION!="remove", SUBSYSTEM=="net", '
             'DEVPATH=="/devices/pci0000:00/0000:00:02.0/virtio*/net/*", '
@@ -116,9 +120,9 @@ def test_a_nic_gets_its_tags(small: Machine, said: list[str]) -> None:
 
 
 def test_a_disk_gets_its_tags_and_links_for_its_partitions_too(
-    small: Machine, said: list[str]
+    small: Machine, messages: list[str]
 ) -> None:
-    assert rules(small, {"devices": [disk("oracledb")]}, said) == [
+    assert rules(small, {"devices": [disk("oracledb")]}, messages) == [
         (
             'ACTION!="remove", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", '
             'DEVPATH=="/devices/pci0000:00/0000:00:07.0/virtio*/block/*", '
@@ -134,7 +138,7 @@ def test_a_disk_gets_its_tags_and_links_for_its_partitions_too(
 
 
 def test_a_pattern_leaves_open_what_another_boot_counts_anew(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     for number, (path, pattern) in enumerate(
         (
@@ -148,27 +152,27 @@ def test_a_pattern_leaves_open_what_another_boot_counts_anew(
     ):
         machine.disk(f"{PCI}:0{number}.0/{path}/block/sd{number}")
         document = {"devices": [disk("db", address=f"0000:00:0{number}.0")]}
-        whole, parts = rules(machine, document, said)
+        whole, parts = rules(machine, document, messages)
         place = f'DEVPATH=="/devices/pci0000:00/0000:00:0{number}.0/{pattern}/block/*'
         assert f'{place}"' in whole
         assert f'{place}/*"' in parts
 
 
 def test_devices_of_one_function_differ_by_namespace_or_mac(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     for number, mac in enumerate((MAC, OTHER_MAC), 1):
         machine.disk(f"{PCI}:05.0/nvme/nvme0/nvme0n{number}")
         machine.nic(f"{PCI}:02.0/net/eth{number}", mac)
     document = {"devices": [disk("db", bus="none", path="/dev/nvme0n2")]}
-    assert 'nvme/nvme*/nvme*n2"' in rules(machine, document, said)[0]
-    [line] = rules(machine, {"devices": [nic("a", mac=OTHER_MAC)]}, said)
+    assert 'nvme/nvme*/nvme*n2"' in rules(machine, document, messages)[0]
+    [line] = rules(machine, {"devices": [nic("a", mac=OTHER_MAC)]}, messages)
     assert f'ATTR{{address}}=="{OTHER_MAC}"' in line
     assert "DEVPATH" not in line
 
 
 def test_an_interface_on_no_bus_is_matched_by_mac_or_name(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     for number, mac in enumerate((MAC, OTHER_MAC, OTHER_MAC, MAC.replace("fa", "fe"))):
         machine.nic(f"virtual/net/eth{number}", mac)
@@ -179,12 +183,12 @@ def test_an_interface_on_no_bus_is_matched_by_mac_or_name(
         ("eth2", 'KERNEL=="eth2"'),
         ("eth3", 'ENV{DEVTYPE}=="macvlan"'),
     ):
-        [line] = rules(machine, {"devices": [nic("a", bus="none", devname=name)]}, said)
+        [line] = rules(machine, {"devices": [nic("a", bus="none", devname=name)]}, messages)
         assert key in line
 
 
 def test_a_name_that_udev_would_not_take_as_it_is_gets_no_rule(
-    machine: Machine, said: list[str]
+    machine: Machine, messages: list[str]
 ) -> None:
     machine.nic("virtual/net/eth0", "")
     for name in ("eth*", 'e"x', "e|th0", "e\\x"):
@@ -194,44 +198,46 @@ def test_a_name_that_udev_would_not_take_as_it_is_gets_no_rule(
             nic("a", bus="none", devname=name),
             disk("a", bus="none", path=f"/dev/{name}d"),
         ):
-            said.clear()
-            assert rules(machine, {"devices": [wanted]}, said) == []
-            assert "no name that udev can match" in said[0]
+            messages.clear()
+            assert rules(machine, {"devices": [wanted]}, messages) == []
+            assert "no name that udev can match" in messages[0]
 
 
 def test_a_hostile_tag_comes_back_as_it_was_and_is_nothing_else(
-    small: Machine, said: list[str]
+    small: Machine, messages: list[str]
 ) -> None:
     for tag in HOSTILE:
         for make in (nic, disk):
-            lines = rules(small, {"devices": [make(tag, "plain")]}, said)
+            lines = rules(small, {"devices": [make(tag, "plain")]}, messages)
             assert decoded(lines[0]) == [tag, "plain"]
-    assert said == []
+    assert messages == []
 
 
 def test_a_value_that_can_be_no_tag_is_left_out_with_a_line(
-    small: Machine, said: list[str]
+    small: Machine, messages: list[str]
 ) -> None:
     values = ["", "x" * 241, "é" * 50, "\ud800", 1, 1.5, None, True, ["a"], {"a": "b"}]
     for tag in values:
-        [line] = rules(small, {"devices": [nic(tag, "plain")]}, said)
+        [line] = rules(small, {"devices": [nic(tag, "plain")]}, messages)
         assert decoded(line) == ["plain"]
-    assert len(said) == len(values)
-    assert all(one.isascii() and one.isprintable() and len(one) < 200 for one in said)
+    assert len(messages) == len(values)
+    assert all(text.isascii() and text.isprintable() and len(text) < 200 for text in messages)
 
 
-def test_more_tags_than_udev_takes_are_left_out_and_said(small: Machine, said: list[str]) -> None:
+def test_more_tags_than_udev_takes_are_left_out_and_said(
+    small: Machine, messages: list[str]
+) -> None:
     tags = [f"{number:0240d}" for number in range(3)]
-    lines = rules(small, {"devices": [disk(*tags), disk("more", "m" * 100)]}, said)
+    lines = rules(small, {"devices": [disk(*tags), disk("more", "m" * 100)]}, messages)
     assert decoded(lines[0]) == [*tags[:2], "more"]
-    assert [one.rpartition(": no")[2] for one in said] == [
+    assert [text.rpartition(": no")[2] for text in messages] == [
         f" room for its tag '{'0' * 60}... in DFMETA_TAGS: left out",
         f" room for its tag '{'m' * 60}... in DFMETA_TAGS: left out",
     ]
-    said.clear()
-    [line] = rules(small, {"devices": [nic(*"abcdefghijklmnopqrstuvwxyz")]}, said)
+    messages.clear()
+    [line] = rules(small, {"devices": [nic(*"abcdefghijklmnopqrstuvwxyz")]}, messages)
     assert decoded(line) == [*"abcdefghijklmnop"]
-    assert said == ["devices[0] has more than 16 tags: the rest is left out"]
+    assert messages == ["devices[0] has more than 16 tags: the rest is left out"]
 
 
 NO_DOCUMENTS = [
@@ -287,17 +293,17 @@ devices = st.fixed_dictionaries(
 def test_any_document_gives_rules_of_the_strict_form_or_an_error(
     small: Machine, document: dict[str, Any]
 ) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     try:
-        lines = rules(small, document, said)
+        lines = rules(small, document, messages)
     except tag_devices.TagError:
         return
-    entries = [one for one in document["devices"] or () if isinstance(one, dict)]
-    lists = [one["tags"] for one in entries if isinstance(one.get("tags"), list)]
-    given_tags = [tag for one in lists for tag in one if isinstance(tag, str)]
+    entries = [item for item in document["devices"] or () if isinstance(item, dict)]
+    lists = [item["tags"] for item in entries if isinstance(item.get("tags"), list)]
+    given_tags = [tag for item in lists for tag in item if isinstance(tag, str)]
     for line in lines:
         assert "DFMETA" not in line or set(decoded(line)) <= set(given_tags)
-    assert all(line.isascii() and line.isprintable() for line in said)
+    assert all(line.isascii() and line.isprintable() for line in messages)
 
 
 @given(st.text(min_size=1), st.text(min_size=1))

@@ -146,10 +146,10 @@ def options(*words: str) -> Any:
 
 
 def test_a_mounted_config_drive_is_read_and_no_link_leads_out_of_it(
-    drive: Path, tmp_path: Path, said: list[str]
+    drive: Path, tmp_path: Path, messages: list[str]
 ) -> None:
     chosen = options("--source", "config-drive", "--config-drive", str(drive))
-    assert tag_devices.fetch(chosen, said.append) == DOCUMENT
+    assert tag_devices.fetch(chosen, messages.append) == DOCUMENT
     file = drive / "openstack" / "latest" / "meta_data.json"
     file.rename(tmp_path / "secret")
     with pytest.raises(tag_devices.TagError, match="No such file"):
@@ -160,12 +160,12 @@ def test_a_mounted_config_drive_is_read_and_no_link_leads_out_of_it(
 
 
 def test_a_config_drive_is_found_by_its_label(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: list[str]
 ) -> None:
     monkeypatch.setattr(tag_devices, "BY_LABEL", str(tmp_path))
     assert tag_devices.find_drive() == ""
     with pytest.raises(tag_devices.TagError, match="there is no config drive"):
-        tag_devices.fetch(options("--source", "config-drive"), said.append)
+        tag_devices.fetch(options("--source", "config-drive"), messages.append)
     (tmp_path / "sr0").touch()
     (tmp_path / "config-2").symlink_to("sr0")
     assert tag_devices.find_drive() == str(tmp_path / "sr0")
@@ -188,16 +188,18 @@ def test_a_drive_is_found_where_it_is_mounted_whatever_else_is(
 
 
 def test_the_config_drive_takes_over_where_the_service_is_away(
-    drive: Path, one_nic: Machine, monkeypatch: pytest.MonkeyPatch, said: list[str]
+    drive: Path, one_nic: Machine, monkeypatch: pytest.MonkeyPatch, messages: list[str]
 ) -> None:
     away: dict[str, list[Any]] = {IPV4: [OSError()] * 2, IPV6: [OSError()] * 2}
     hosts, _ask = asked(one_nic, monkeypatch, away)
     words = ("--config-drive", str(drive), "--sysfs", str(one_nic.root), "--timeout", "3")
-    assert tag_devices.fetch(options(*words), said.append) == DOCUMENT
+    assert tag_devices.fetch(options(*words), messages.append) == DOCUMENT
     assert hosts == [IPV4, IPV6]
-    assert "reading the config drive instead" in said[0]
+    assert "reading the config drive instead" in messages[0]
     with pytest.raises(tag_devices.TagError):
-        tag_devices.fetch(options("--source", "service", "--attempts", "1", *words), said.append)
+        tag_devices.fetch(
+            options("--source", "service", "--attempts", "1", *words), messages.append
+        )
 
 
 NIC = {"type": "nic", "bus": "pci", "address": "0000:00:02.0", "tags": ["lan"]}
@@ -259,7 +261,7 @@ def test_an_output_is_readable_by_all_and_udev_is_left_alone(
     assert stat.S_IMODE(output.stat().st_mode) == 0o644
     assert run("--output", str(output)) == 0
     assert output.read_bytes() == first
-    assert [one.name for one in output.parent.iterdir()] == ["out.rules"]
+    assert [path.name for path in output.parent.iterdir()] == ["out.rules"]
     assert udevadm.calls == []
 
 
@@ -335,8 +337,12 @@ def test_udev_is_told_of_the_subsystems_that_have_rules_or_had_some(
     triggers = [f"{block} {net}", block, f"{block} {net}", net]
     assert udevadm.calls == [
         line
-        for one in triggers
-        for line in ("control --reload", f"trigger --action=change {one}", "settle --timeout=30")
+        for trigger in triggers
+        for line in (
+            "control --reload",
+            f"trigger --action=change {trigger}",
+            "settle --timeout=30",
+        )
     ]
 
 
