@@ -131,7 +131,7 @@ class Mirror:
         return guest.waits.pop(source_port, 0.0) if guest else 0.0
 
     def learn(self, messages: Iterable[Any]) -> None:
-        """Apply the messages of :func:`tell`; call the listeners of endpoints whose guest left."""
+        """Apply states of :func:`endpoint_state`; call the listeners where a guest has left."""
         for message in messages:
             endpoint = Endpoint(*message["endpoint"])
             before = self._guests.pop(endpoint, None)
@@ -175,7 +175,7 @@ def identity_fields(identity: Identity) -> dict[str, Any]:
     return {name: getattr(identity, name) for name in Identity.__slots__}
 
 
-def tell(registry: Registry, endpoint: Endpoint, *, waits: bool = True) -> dict[str, Any]:
+def endpoint_state(registry: Registry, endpoint: Endpoint, *, waits: bool = True) -> dict[str, Any]:
     """Return the state of *endpoint* for a mirror, as JSON values.
 
     :param waits: include the waiting times and remove them from the registry.

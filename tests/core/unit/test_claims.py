@@ -18,7 +18,7 @@ from dfmeta.identity.key import IN_PORT, PREFIX6, SLOTS, SLOTS6, Keys, MetaKeys
 from dfmeta.identity.numbering import SwitchDevice
 from dfmeta.identity.registry import REST, Claim, Registry
 from dfmeta.model import Endpoint, GuestAddress, PortId
-from dfmeta.proxy.claims import Mirror, tell
+from dfmeta.proxy.claims import Mirror, endpoint_state
 from tests.core.unit.support import OTHER_INSTANCE, address, port
 
 HERE = Endpoint(13)
@@ -50,7 +50,7 @@ class World:
         return learned.slot
 
     def tell(self) -> None:
-        messages = [tell(self.registry, endpoint) for endpoint in self.dirty]
+        messages = [endpoint_state(self.registry, endpoint) for endpoint in self.dirty]
         self.dirty.clear()
         self.mirror.learn(json.loads(json.dumps(messages)))
 
@@ -73,7 +73,7 @@ def test_a_key_of_ipv6_is_claimed_with_the_address_that_the_guest_uses(world: Wo
         assert learned is not None
         assert learned.slot == SLOTS6[0]
         mirror = Mirror(world._count, keys=registry.keys)
-        mirror.learn(json.loads(json.dumps([tell(registry, HERE)])))
+        mirror.learn(json.loads(json.dumps([endpoint_state(registry, HERE)])))
         claim = mirror.claim(registry.keys.key_of(HERE, learned.slot))
         assert claim is not None
         assert claim == registry.claim(registry.keys.key_of(HERE, learned.slot))
@@ -243,7 +243,7 @@ class OfTheHost:
         endpoints = sorted(self.dirty, reverse=backwards) if backwards else list(self.dirty)
         for endpoint in endpoints[:most]:
             del self.dirty[endpoint]
-            self.mirror.learn(json.loads(json.dumps([tell(self.registry, endpoint)])))
+            self.mirror.learn(json.loads(json.dumps([endpoint_state(self.registry, endpoint)])))
 
     def learn(self, ofport: int, last: int = 1) -> int:
         learned = self.registry.learn(Endpoint(ofport), address(f"10.0.0.{last}"), self.now)

@@ -29,7 +29,7 @@ from dfmeta.http.sockets import FDS_MAX, keep_to
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Endpoint
-from dfmeta.proxy.claims import tell
+from dfmeta.proxy.claims import endpoint_state
 from dfmeta.proxy.engines.engine import Engine, EngineSettings
 from dfmeta.proxy.engines.workers.calls import SlotUse, WorkerAnswers
 from dfmeta.proxy.engines.workers.pipe import Function, Message, Pipe
@@ -463,4 +463,4 @@ class Workers(Engine):
         self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, change, at)
 
     def _batch_of(self, endpoints: Sequence[Endpoint], new: bool) -> list[Message]:
-        return [tell(self._registry, endpoint, waits=not new) for endpoint in endpoints]
+        return [endpoint_state(self._registry, endpoint, waits=not new) for endpoint in endpoints]
