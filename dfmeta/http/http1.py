@@ -32,7 +32,6 @@ _BLANK: Final = b"\r\n\r\n"
 _PLAIN: Final = bytes(range(0x20, 0x7F)) + b"\r\n"
 _OPAQUE: Final = b"\t" + bytes(range(0x80, 0x100))
 """Further octets that are allowed in a field's value only (RFC 9110, 5.5)."""
-_ANY: Final = _PLAIN + _OPAQUE
 _FIELD: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*"
 _FIELDS: Final = re.compile(rf"(?:\r\n{_FIELD})*")
 _REQUEST_LINE: Final = re.compile(

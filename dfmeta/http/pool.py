@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any, Final
 
 import httplib2
@@ -138,15 +137,9 @@ def _resolve(host: str, port: int, _seconds: float) -> Any:
 
 
 class ConnectionPool:
-    """The idle connections to one server. No method waits.
+    """The idle connections to one server. No method waits."""
 
-    :param later: calls a function after that many seconds.
-    """
-
-    def __init__(
-        self, later: Callable[[float, Callable[[], None]], object] = threads.spawn_after
-    ) -> None:
-        self._later = later
+    def __init__(self) -> None:
         self._idle: OrderedDict[KeptConnection, tuple[str, float]] = OrderedDict()
         """Connection → its instance and since when it is idle; the longest idle first."""
         self._of: dict[str, list[KeptConnection]] = {}
@@ -188,7 +181,7 @@ class ConnectionPool:
     def _expect(self, seconds: float) -> None:
         if not self._expects:
             self._expects = True
-            self._later(seconds, self._expire)
+            threads.spawn_after(seconds, self._expire)
 
     def _expire(self) -> None:
         self._expects = False
