@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import webob
 
 from dfmeta.admin.browsers import cross_origin_reason
-from dfmeta.admin.listener import Reused, json_response
+from dfmeta.admin.listener import ListingCache, json_response
 from dfmeta.admin.server import ENDS, SAME_HOST
 from dfmeta.errors import DfmetaError
 
@@ -50,7 +50,7 @@ class AttachmentsApi:
         user: Callable[..., int | None],
     ) -> None:
         self._engine, self._names, self._user = engine, names, user
-        self._listing = Reused(self._report)
+        self._listing = ListingCache(self._report)
 
     def handles(self, path: str) -> bool:
         """Return whether *path* belongs to these routes."""

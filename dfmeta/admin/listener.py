@@ -49,7 +49,7 @@ SHARE: Final = 10
 """A text is reused for so many times as long as it took to make it: a small one is always new."""
 
 
-class Reused:
+class ListingCache:
     """The text of a listing.
 
     :param make: returns the value; may let other greenthreads run.
@@ -156,7 +156,9 @@ class AdminApplication:
             "/metrics": self._counted,
             "/version": lambda _request: json_response({"version": version("dfmeta")}),
             **{
-                path: partial(self._listed, _fresh(make) if path in _FRESH else Reused(make).text)
+                path: partial(
+                    self._listed, _fresh(make) if path in _FRESH else ListingCache(make).text
+                )
                 for path, make in listings.items()
             },
             **({} if page is None else {_PAGE: page}),

@@ -33,7 +33,7 @@ from dfmeta.http.service import ConnectionObserver, HttpService
 from dfmeta.http.sockets import quiet
 from dfmeta.model import Answer, Caller, Peer
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.throttle import ALL_GUESTS, Together
+from dfmeta.runtime.throttle import ALL_GUESTS, SharedComplaints
 
 TURNS: Final = "requests to the admin listener"
 """All clients together have the turns of one guest, since a client can use many addresses."""
@@ -270,7 +270,7 @@ class AdminServer:
         self._sweeper: Any = None
         """Greenthread that runs while connections wait for a place."""
         # Clients can use many addresses, so complaints are not kept by address: see the class.
-        self._complaints = Together(LOG)
+        self._complaints = SharedComplaints(LOG)
         service = HttpService(self._answer, AdminObserver(self._sweep_on), limits=limits)
         self._limiter, self._scheduler = service.limiter, service.scheduler
         self.memory = AdminMemory(service.limiter)

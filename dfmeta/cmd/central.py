@@ -35,7 +35,7 @@ from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import hub, threads
 from dfmeta.runtime.hub import Health
-from dfmeta.runtime.throttle import Together
+from dfmeta.runtime.throttle import SharedComplaints
 from dfmeta.store.db.record import parse_network
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import dialects
@@ -211,7 +211,7 @@ class Guests:
             _settings(conf),
             tokens=tokens,
             rates=self._rates,
-            complaints=Together(logging.getLogger("dfmeta.proxy")),
+            complaints=SharedComplaints(logging.getLogger("dfmeta.proxy")),
         )
         answering = AddressApplication(
             self._application, self._addresses, lambda: self._server.service.limits

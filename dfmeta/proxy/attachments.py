@@ -50,7 +50,7 @@ class AttachmentResponder(Protocol):
         ...
 
 
-class Local:
+class LocalAttachments:
     """The API in the daemon; see :class:`AttachmentResponder`."""
 
     def __init__(self, api: AttachmentApi, registry: Registry) -> None:

@@ -160,7 +160,7 @@ class Complaints:
         self._ports.pop(caller, None)
 
 
-class Together(Complaints):
+class SharedComplaints(Complaints):
     """Complaints of all guests, limited as if they were one guest.
 
     A guest can invent addresses, but not ports: counted by address, the memory and the log lines

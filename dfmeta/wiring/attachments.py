@@ -28,7 +28,7 @@ from dfmeta.model import Endpoint, Port, PortKind
 from dfmeta.neutron.trunks import NeutronTrunks
 from dfmeta.ovsdb.idl import Ovsdb
 from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
-from dfmeta.proxy.attachments import Local
+from dfmeta.proxy.attachments import LocalAttachments
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import AttachmentTokens
 from dfmeta.runtime import clock, threads
@@ -113,7 +113,7 @@ class AttachmentService:
             apart=call_in_thread,
         )
         registry.subscribe(self._rates.forget)
-        self.local = Local(self._api, registry)
+        self.local = LocalAttachments(self._api, registry)
         """The API for the application."""
 
     def run(self) -> None:

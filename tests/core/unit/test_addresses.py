@@ -14,7 +14,7 @@ from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore
 from dfmeta.proxy.application import Application, AppSettings, guest_server
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import KEY_BYTES, TokenMode, Tokens
-from dfmeta.runtime.throttle import Together
+from dfmeta.runtime.throttle import SharedComplaints
 from dfmeta.store.db.record import Address, Kind, Record, parse_network
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest.requests import TrustedProxies
@@ -72,7 +72,7 @@ class World:
             AppSettings(**options),
             tokens=Tokens(bytes(KEY_BYTES)),
             rates=RateLimiter(rate),
-            complaints=Together(logging.getLogger("dfmeta.proxy")),
+            complaints=SharedComplaints(logging.getLogger("dfmeta.proxy")),
         )
         self.server = guest_server(
             [self.listener],

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter
 from webob.dec import wsgify
 
 from dfmeta.admin import listener as admin
-from dfmeta.admin.listener import REUSED, AdminApplication, Reused
+from dfmeta.admin.listener import REUSED, AdminApplication, ListingCache
 from dfmeta.errors import StartError
 from dfmeta.runtime import clock
 from dfmeta.runtime.hub import Health
@@ -137,7 +137,7 @@ def test_listing_that_takes_long_is_reused_for_a_second() -> None:
         made.append(eventlet.sleep(3))
         return len(made)
 
-    listing = Reused(rows, apart=lambda encode, value: encode(value))
+    listing = ListingCache(rows, apart=lambda encode, value: encode(value))
     assert (listing.text(), listing.text()) == (b"1", b"1")
     CLOCK.advance(REUSED)
     assert listing.text() == b"2"

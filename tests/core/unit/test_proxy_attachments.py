@@ -17,7 +17,7 @@ from dfmeta.http.sockets import limit_hops
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy.application import Application, AppSettings
-from dfmeta.proxy.attachments import AttachmentResponder, Local, is_ours
+from dfmeta.proxy.attachments import AttachmentResponder, LocalAttachments, is_ours
 from dfmeta.proxy.engines.workers.calls import RemoteAttachments, WorkerAnswers
 from dfmeta.proxy.engines.workers.pipe import Pipe
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
@@ -45,7 +45,7 @@ class World:
         self.claim = claim_of(self.registry, HERE)
         self.backend = FakeBackend()
         self.hops: list[int] = []
-        self.local = Local(self.api, self.registry)
+        self.local = LocalAttachments(self.api, self.registry)
         attachments: AttachmentResponder | None = self.local if enabled else None
         if worker:
             complaints = Complaints(logging.getLogger("daemon"))

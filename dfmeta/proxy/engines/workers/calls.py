@@ -19,7 +19,7 @@ from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, Caller, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy.application import Backend
-from dfmeta.proxy.attachments import Local
+from dfmeta.proxy.attachments import LocalAttachments
 from dfmeta.proxy.backends.network_data import Subports, Vlan
 from dfmeta.proxy.engines.workers.pipe import (
     CallResult,
@@ -65,7 +65,7 @@ class WorkerAnswers:
     """Returns the VLANs of a VM."""
     rates: RateLimiter
     complaints: Complaints
-    attachments: Local | None = None
+    attachments: LocalAttachments | None = None
     """The API of attachments; None: it is not enabled, and workers do not ask for it."""
 
     def functions(self) -> dict[str, Function]:
