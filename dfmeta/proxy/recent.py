@@ -80,6 +80,42 @@ _BRIEF: Final[Mapping[str, str]] = {
     "token": "no valid token",
 }
 _RELOAD: Final = "`systemctl reload dfmeta-agent`"
+_ANY: Final = ""
+_REMEDIES: Final[Mapping[tuple[str, str], str]] = {
+    ("absent", NOVA): "compare the project in Nova, `openstack server show {instance} -c "
+    "project_id`, with the project and its source in `dfmeta ports`",
+    (
+        "absent",
+        _ANY,
+    ): "`dfmeta store put {instance} --hostname <name>` adds a record; `dfmeta store "
+    "list` shows the existing records",
+    ("document", NOVA): "`openstack server show {instance}` shows whether Nova has the instance",
+    ("document", _ANY): "`dfmeta store get {instance}` shows its record, without the document that "
+    "the guest asks for",
+    (
+        "project",
+        _ANY,
+    ): "`ovs-vsctl set Interface {port} external_ids:project-id=<project's id>`, or "
+    "add libvirt or neutron to [df_metadata] identity_sources",
+    (
+        "token",
+        NOVA,
+    ): f"set [store] http_tokens = optional and {_RELOAD}, if the guest's programs do "
+    "not support tokens",
+    ("token", _ANY): "`dfmeta store put {instance} --http-tokens optional`, or set [store] "
+    f"http_tokens = optional and {_RELOAD}, if the guest's programs do not support tokens",
+    ("rate", _ANY): f"raise the limits of [metadata_rate_limiting] and {_RELOAD}",
+    ("forwarded", _ANY): "remove the proxy in the guest, or set [df_metadata] refuse_forwarded = "
+    f"false and {_RELOAD}",
+    ("defect", _ANY): "`journalctl -u dfmeta-agent` shows the traceback: report it",
+}
+"""Key of :data:`REASONS` and backend → the remedy; a backend's own comes before that of any."""
+_SECRET: Final = (
+    f"set metadata_proxy_shared_secret to its value in nova.conf, group [neutron], and {_RELOAD}"
+)
+_LOG: Final = (
+    "`journalctl -u dfmeta-agent` shows the cause; then see the {lines} of `dfmeta doctor`"
+)
 _FORBIDDEN: Final = 403
 _EC2_VERSIONS: Final = frozenset({"latest", "2009-04-04"})
 _PATHS: Final = {
@@ -365,55 +401,12 @@ def guest_remedy(failure: Failure, backend: str, *, port: str, instance: str) ->
     :param port: name of the guest's port.
     :param instance: id of the guest's instance.
     """
-    port, instance = shlex.quote(port), shlex.quote(instance)
-    match failure.code:
-        case "absent" if backend == NOVA:
-            return (
-                f"compare the project in Nova, `openstack server show {instance} -c project_id`, "
-                "with the project and its source in `dfmeta ports`"
-            )
-        case "absent":
-            return (
-                f"`dfmeta store put {instance} --hostname <name>` adds a record; `dfmeta store "
-                "list` shows the existing records"
-            )
-        case "document" if backend == NOVA:
-            return f"`openstack server show {instance}` shows whether Nova has the instance"
-        case "document":
-            return (
-                f"`dfmeta store get {instance}` shows its record, without the document that the "
-                "guest asks for"
-            )
-        case "project":
-            return (
-                f"`ovs-vsctl set Interface {port} external_ids:project-id=<project's id>`, or "
-                "add libvirt or neutron to [df_metadata] identity_sources"
-            )
-        case "token":
-            put = f"`dfmeta store put {instance} --http-tokens optional`, or "
-            return (
-                f"{'' if backend == NOVA else put}set [store] http_tokens = optional and "
-                f"{_RELOAD}, if the guest's programs do not support tokens"
-            )
-        case "rate":
-            return f"raise the limits of [metadata_rate_limiting] and {_RELOAD}"
-        case "forwarded":
-            return (
-                "remove the proxy in the guest, or set [df_metadata] refuse_forwarded = false "
-                f"and {_RELOAD}"
-            )
-        case "defect":
-            return "`journalctl -u dfmeta-agent` shows the traceback: report it"
+    remedies = (_REMEDIES.get((failure.code, name)) for name in (backend, _ANY))
+    remedy = next(filter(None, remedies), None)
+    if remedy is not None:
+        return remedy.format(port=shlex.quote(port), instance=shlex.quote(instance))
     if failure.is_guests:
         return ""
     if failure.status == _FORBIDDEN and backend == NOVA:
-        return (
-            "set metadata_proxy_shared_secret to its value in nova.conf, group [neutron], and "
-            f"{_RELOAD}"
-        )
-    looked = "nova" if backend == NOVA else "store, lookup and disk"
-    lines = "line" if backend == NOVA else "lines"
-    return (
-        "`journalctl -u dfmeta-agent` shows the cause; then see the "
-        f"{lines} {looked} of `dfmeta doctor`"
-    )
+        return _SECRET
+    return _LOG.format(lines="line nova" if backend == NOVA else "lines store, lookup and disk")
