@@ -117,7 +117,7 @@ OBSERVED = (
     PortState.NO_META_IP,
     PortState.NO_CONNECTION,
 )
-"""States that are observed from outside the port's rows (:mod:`dfmeta.identity.port_states`):
+"""States that are observed from outside the port's rows (:mod:`dfmeta.cmd.ports`):
 :attr:`Port.state` is :attr:`PortState.SERVED` in each of them. The first that applies is shown."""
 
 

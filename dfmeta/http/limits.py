@@ -60,7 +60,7 @@ class Limits:
     connection."""
     send_timeout: float = 30.0
     """Seconds without progress until an answer is given up, see
-    :class:`~dfmeta.http.progress.Progress`."""
+    :class:`~dfmeta.http.connection.SendProgress`."""
     connections_per_port: int = 16
     """Connections of a port that are served at a time; cloud-init uses one."""
     waiting_per_port: int = 48

@@ -182,7 +182,7 @@ def remote_subports(pipe: Pipe, name: metrics.Backend) -> Subports:
 
 
 class RemoteAttachments:
-    """The daemon's API of attachments; see :class:`~dfmeta.proxy.attachments.Attachments`.
+    """The daemon's API of attachments; see :class:`~dfmeta.proxy.attachments.AttachmentResponder`.
 
     :param quota: the configured quota, which limits a body.
     """
