@@ -176,7 +176,7 @@ def test_a_trusted_proxys_connection_has_many_guests(world: World) -> None:
     assert [replies[n].body for n in (0, 1, 3)] == [b"one", b"two", b"one"]
 
 
-def test_a_proxy_without_a_list_asks_for_itself(world: World) -> None:
+def test_proxy_without_forwarded_for_gets_its_own_record(world: World) -> None:
     lines = forwarded("10.0.0.2"), forwarded("10.0.0.1", "192.0.2.2")
     assert world.ask(PROXY, HOSTNAME, *lines).body == b"one", "several lines are one list"
     assert world.ask(PROXY).status == 404
@@ -199,7 +199,7 @@ def test_a_malformed_list_is_refused_and_the_next_request_is_answered(world: Wor
 # Limits
 
 
-def test_a_guest_has_so_many_connections_and_a_proxy_more(world: World) -> None:
+def test_connections_of_a_guest_are_limited_and_a_proxys_are_not(world: World) -> None:
     kept = [world.listener.connect("10.0.0.2") for _ in range(6)]
     until(lambda: len(world.server.descriptors()) == 3, "three connections")
     let_hub_run()
@@ -212,7 +212,7 @@ def test_a_guest_has_so_many_connections_and_a_proxy_more(world: World) -> None:
         sock.close()
 
 
-def test_a_guest_behind_a_proxy_has_so_many_requests_at_once(world: World) -> None:
+def test_requests_of_a_guest_behind_a_proxy_are_limited(world: World) -> None:
     world.gate = Event()
     socks = [world.listener.connect(PROXY) for _ in range(5)]
     for sock in socks[:4]:
@@ -225,7 +225,7 @@ def test_a_guest_behind_a_proxy_has_so_many_requests_at_once(world: World) -> No
     assert [Reply(sock).status for sock in socks] == [404, 404, 404, 404, 200]
 
 
-def test_a_request_whose_turn_does_not_come_is_out_of_time(world: World) -> None:
+def test_request_without_a_slot_in_time_is_out_of_time(world: World) -> None:
     world.gate = Event()
     socks = [world.listener.connect(PROXY) for _ in range(2)]
     for sock in socks:
@@ -250,7 +250,7 @@ def test_rates_are_for_each_guests_address(tmp_path: Path) -> None:
 # Tokens and passwords
 
 
-def test_a_token_is_the_records_whichever_of_its_addresses_asks(world: World) -> None:
+def test_token_is_valid_for_each_address_of_the_record(world: World) -> None:
     given = world.token("10.0.0.1")
     shown = f"X-aws-ec2-metadata-token: {given.body.decode()}"
     assert given.status == 200
@@ -274,7 +274,7 @@ def test_a_forwarded_request_gets_no_token(world: World) -> None:
         assert world.token(peer, forwarded("10.0.0.1")).status == 403
 
 
-def test_a_password_is_set_once_and_is_the_guests_own(world: World) -> None:
+def test_password_is_set_once_for_each_guest(world: World) -> None:
     sock = world.listener.connect("10.0.0.1")
     for text in ("first", "second"):
         send(sock, PASSWORD, method="POST", body=text)
@@ -286,7 +286,7 @@ def test_a_password_is_set_once_and_is_the_guests_own(world: World) -> None:
 # The database
 
 
-def test_a_guest_is_told_to_retry_while_the_database_is_away(world: World) -> None:
+def test_guest_gets_503_while_the_database_is_away(world: World) -> None:
     world.failure = StoreAwayError(cause="db.example.org: no answer within 5 s")
     reply = world.ask("10.0.0.1")
     assert (reply.status, reply.headers["retry-after"]) == (503, "2")

@@ -35,9 +35,7 @@ def ask(application: AdminApplication, path: str, method: str = "GET") -> webob.
     return request.get_response(wsgify(application))
 
 
-def test_the_daemon_is_alive_though_it_is_not_ready(
-    application: AdminApplication, health: Health
-) -> None:
+def test_liveness_is_200_before_readiness(application: AdminApplication, health: Health) -> None:
     health.watch("ovsdb", lambda: False)
     for path in ("/healthz", "/healthz/liveness"):
         response = ask(application, path)
@@ -86,7 +84,7 @@ def test_metrics_are_in_the_format_that_is_asked_for(application: AdminApplicati
         assert int(response.headers["Content-Length"]) == len(response.body)
 
 
-def test_the_version_is_the_packages(application: AdminApplication) -> None:
+def test_version_is_that_of_the_package(application: AdminApplication) -> None:
     assert ask(application, "/version").json == {"version": version("dfmeta")}
 
 
@@ -169,7 +167,7 @@ def test_the_page_is_served_for_get_and_head(health: Health) -> None:
     assert ask(application, "//").status_int == 404
 
 
-def test_an_address_that_another_daemon_has_stops_the_start(application: AdminApplication) -> None:
+def test_occupied_address_stops_the_start(application: AdminApplication) -> None:
     server = admin.serve("127.0.0.1:0", application)
     place = f"127.0.0.1:{server.port}"
     with pytest.raises(StartError, match=f"cannot listen on .*admin_listen = {place}: "):

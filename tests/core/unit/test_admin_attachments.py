@@ -64,7 +64,7 @@ def test_attachments_are_listed(engine: Engine) -> None:
     assert ask(engine, "/ports").json == []
 
 
-def test_one_is_deleted(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_attachment_is_deleted_by_its_id(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert ask(engine, f"/attachments/{ONE}", "DELETE").status_int == 204
     assert ask(engine, f"/attachments/{OTHER}", "DELETE").status_int == 404
@@ -74,7 +74,7 @@ def test_one_is_deleted(engine: Engine, caplog: pytest.LogCaptureFixture) -> Non
     ]
 
 
-def test_the_comparison_is_made_at_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_comparison_runs_at_once(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     response = ask(engine, "/attachments/gc", "POST")
     assert (response.status_int, response.json) == (200, {"removed": 1, "waiting": 2})

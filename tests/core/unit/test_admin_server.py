@@ -128,7 +128,7 @@ def test_a_malformed_request_is_refused_in_json(world: World) -> None:
     assert counted("malformed") == before + 1
 
 
-def test_a_body_is_read_when_it_is_asked_for(world: World) -> None:
+def test_body_is_read_on_demand(world: World) -> None:
     with world.connect() as sock:
         sock.sendall(request("/read", "Content-Length: 3", method="POST") + b"abc")
         assert one_answer(sock) == (200, b"abc")
@@ -171,7 +171,7 @@ def test_a_body_that_stops_coming_is_408(world: World) -> None:
 # Memory
 
 
-def test_a_body_gives_way_that_waits_for_its_client_the_longest(
+def test_longest_waiting_body_is_closed_for_memory(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_server, "HELD", 1000)
@@ -188,7 +188,9 @@ def test_a_body_gives_way_that_waits_for_its_client_the_longest(
     world.holds(0)
 
 
-def test_answers_that_are_not_read_give_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_answers_are_closed_for_memory(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(admin_server, "HELD", 3 * len(LARGE))
     before = counted("memory")
     unread = [world.connect() for _ in range(6)]
@@ -203,7 +205,7 @@ def test_answers_that_are_not_read_give_way(world: World, monkeypatch: pytest.Mo
         sock.close()
 
 
-def test_two_bodies_that_wait_for_each_others_room_do_not_wait_on(
+def test_bodies_that_wait_for_memory_do_not_deadlock(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_server, "HELD", 1000)
@@ -233,7 +235,7 @@ def test_a_connection_that_waits_for_its_client_makes_room_within_a_moment() -> 
     world.server.stop(0.0)
 
 
-def test_admin_servers_are_counted_and_guests_figures_are_left_alone(world: World) -> None:
+def test_admin_connections_are_no_guests_connections(world: World) -> None:
     def figure(name: str) -> float | None:
         return metrics.REGISTRY.get_sample_value(name)
 

@@ -230,7 +230,7 @@ def test_a_head_has_the_length_that_is_known_and_no_body(world: World) -> None:
         assert (given.body, given.headers.get("content-length")) == (b"", length)
 
 
-def test_a_status_that_http_does_not_know_is_passed_on(world: World) -> None:
+def test_unregistered_status_is_passed_on(world: World) -> None:
     world.backend.reply = Answer(299)
     assert (world.ask().status, world.ask().reason) == (299, "Unknown")
 
@@ -258,7 +258,7 @@ def test_out_of_time_is_answered_as_the_option_says() -> None:
                 assert failures(world)[0].status == 0
 
 
-def test_a_password_that_may_have_been_taken_is_not_to_be_sent_again(world: World) -> None:
+def test_password_that_may_have_been_stored_is_504(world: World) -> None:
     world.backend.reply = SLOW
     assert world.ask(PASSWORD, "POST").status == 504
     world.backend.reply = AWAY
@@ -287,7 +287,7 @@ def test_an_answer_does_not_leave_after_the_guest_has_changed(
         world.ask()
 
 
-def test_a_guest_whose_project_comes_meanwhile_is_answered() -> None:
+def test_request_waits_for_the_project() -> None:
     world = World("", needs_project=True)
     asking = eventlet.spawn(world.ask)
     let_hub_run()
@@ -395,7 +395,7 @@ def test_a_body_is_read_before_the_backend_is_asked(world: World) -> None:
     assert unread.asked == 2
 
 
-def test_the_time_that_a_body_takes_is_none_of_the_request(world: World) -> None:
+def test_time_of_the_body_extends_the_deadline(world: World) -> None:
     slow = Unread(b"cipher", seconds=5)
     begun = clock.now()
     world.ask(PASSWORD, "POST", unread=slow, seconds=AMPLE, content_length="6")
@@ -413,7 +413,7 @@ def test_the_body_of_a_refused_request_is_not_read() -> None:
     assert unread.asked == 0
 
 
-def test_a_malformed_body_is_left_to_the_server(world: World) -> None:
+def test_malformed_body_raises_to_the_server(world: World) -> None:
     class Wrong(Unread):
         def read(self, most: int) -> bytes:
             raise BadRequestError(status=413, reason="chunks", cause="too many")
@@ -511,14 +511,14 @@ def test_a_record_that_needs_the_project_can_require_a_token() -> None:
     assert asking.wait().status == 401
 
 
-def test_a_guest_that_the_backend_does_not_know_gets_no_token(world: World) -> None:
+def test_unknown_guest_gets_no_token(world: World) -> None:
     world.backend.tokens = None
     assert world.ask("/latest/api/token", "PUT", **TTL).status == 404
     assert world.ask("/latest//api/token/", "PUT", **TTL).status == 404
     assert world.ask("/latest/meta-data", "PUT").status == 405
 
 
-def test_a_backend_that_cannot_say_whether_it_needs_a_token_is_out_of_time(world: World) -> None:
+def test_failed_lookup_of_the_token_mode_is_503(world: World) -> None:
     class Broken(FakeBackend):
         def say(self, identity: Identity) -> str | None:
             raise AWAY

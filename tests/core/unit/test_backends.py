@@ -12,7 +12,7 @@ from tests.harness.certificates import Authority
 IDENTITY = Identity(INSTANCE, PROJECT, "port-1", "tap1", incarnation=1)
 
 
-def test_nova_is_reached_as_neutrons_options_say(load: Load, authority: Authority) -> None:
+def test_options_of_neutron_configure_nova(load: Load, authority: Authority) -> None:
     pair = authority.issue("client")
     conf = load(
         backend="nova",

@@ -78,7 +78,7 @@ def test_a_page_of_another_site_may_not_ask() -> None:
         ("compute1", None, []),
     ],
 )
-def test_the_hosts_names_are_its_own_and_what_stands_beside_it_in_its_file(
+def test_names_of_the_host_in_etc_hosts_are_accepted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, lines: str | None, beside: list[str]
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: host)

@@ -96,7 +96,7 @@ def test_a_claim_ends_with_its_guest(world: World) -> None:
     assert world.mirror.claim(IN_PORT.key_of(HERE, 0)) is None
 
 
-def test_a_project_or_a_name_that_becomes_known_is_seen_by_the_claims_there_are() -> None:
+def test_claims_see_a_project_or_name_that_arrives_later() -> None:
     world = World()
     world.registry.set_port(port(project=""))
     world.learn()
@@ -131,7 +131,7 @@ def test_news_in_the_pipe_count_before_an_answer(world: World) -> None:
     assert mirror.claim(IN_PORT.key_of(HERE, 0)) is None
 
 
-def test_the_wait_of_a_syn_is_given_once(world: World) -> None:
+def test_wait_of_a_syn_is_taken_once(world: World) -> None:
     world.registry.note_wait(HERE, 1234, 2.5)
     world.tell()
     assert world.registry.take_wait(HERE, 1234) == 0.0, "the workers have it"
@@ -141,7 +141,7 @@ def test_the_wait_of_a_syn_is_given_once(world: World) -> None:
     assert world.mirror.take_wait(Endpoint(14), 1234) == 0.0
 
 
-def test_waiting_times_that_another_worker_takes_do_not_pile_up(world: World) -> None:
+def test_waits_of_other_workers_are_bounded(world: World) -> None:
     for source_port in range(1000):
         world.registry.note_wait(HERE, source_port, 1.0)
         world.tell()

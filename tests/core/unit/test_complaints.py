@@ -53,7 +53,7 @@ def test_repetitions_are_counted_and_the_count_is_logged_once(world: World) -> N
     assert world.logged() == [first]
 
 
-def test_ports_and_kinds_hold_nothing_back_of_each_other(world: World) -> None:
+def test_ports_and_kinds_are_throttled_separately(world: World) -> None:
     for endpoint in (HERE, THERE):
         for kind in ("away", "slow"):
             world.complain(endpoint, kind)
@@ -73,7 +73,7 @@ def test_another_guest_on_the_port_begins_anew(world: World) -> None:
     assert world.logged() == ["i1: Nova is away: see nova_metadata_host"]
 
 
-def test_a_count_leaves_the_arguments_as_they_are(world: World) -> None:
+def test_count_does_not_change_the_arguments(world: World) -> None:
     for _ in range(2):
         world.complaints.about(HERE, "away", "%(name)s is away", {"name": "100%"})
     world.now += QUIET
@@ -84,7 +84,7 @@ def test_a_count_leaves_the_arguments_as_they_are(world: World) -> None:
     ]
 
 
-def test_no_more_ports_are_remembered_than_there_is_room_for(
+def test_number_of_remembered_ports_is_bounded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(throttle, "PORTS", 10)

@@ -175,7 +175,7 @@ def statuses(answers: bytes) -> list[int]:
     return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answers)]
 
 
-def test_an_answer_is_whole(guest: Guest) -> None:
+def test_answer_has_all_headers_and_its_body(guest: Guest) -> None:
     guest.send(get("/a?b", "Connection: close"))
     head, _blank, body = guest.rest().partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
@@ -285,9 +285,7 @@ def test_a_silent_guest_is_closed_without_an_answer(guest: Guest) -> None:
     assert [new - old for old, new in zip(before, after, strict=True)] == [1, 1, 0, 0]
 
 
-def test_a_kept_connection_is_closed_in_silence_when_nothing_comes(
-    server: Server, guest: Guest
-) -> None:
+def test_idle_kept_connection_is_closed_without_an_answer(server: Server, guest: Guest) -> None:
     before = counted(metrics.LIMITS, "header_timeout")
     guest.send(GET)
     assert guest.status() == 200
@@ -324,7 +322,7 @@ def test_a_connection_is_kept_as_the_guest_asks_for() -> None:
         assert (shown in answers) == (old or not kept), request
 
 
-def test_a_connection_is_not_kept_when_there_is_no_room_or_an_end_is_near() -> None:
+def test_connection_is_closed_when_crowded_or_draining() -> None:
     for options in ({"room": False}, {"draining": True}):
         server = Server(PATIENT)
         vars(server).update(options)
@@ -419,7 +417,7 @@ def test_an_answer_that_is_not_read_is_given_up_without_the_collectors_help() ->
         gc.enable()
 
 
-def test_a_request_above_what_a_port_may_have_waits_for_its_turn() -> None:
+def test_request_above_the_ports_limit_waits_for_a_slot() -> None:
     server = Server(replace(PATIENT, requests_per_port=1))
     server.places.acquire()
     guest = Guest(server)
@@ -432,7 +430,7 @@ def test_a_request_above_what_a_port_may_have_waits_for_its_turn() -> None:
     assert server.places.counter == 1
 
 
-def test_a_request_whose_turn_does_not_come_is_late_and_frees_nothing() -> None:
+def test_request_without_a_slot_releases_none() -> None:
     server = Server(replace(PATIENT, requests_per_port=1))
     server.places.acquire()
     guest = Guest(server)
@@ -453,7 +451,7 @@ def test_the_wait_of_the_syn_and_of_the_queue_count_once() -> None:
     assert second == pytest.approx(clock.now() + 5.0)
 
 
-def test_a_connection_is_closed_without_a_byte_when_nothing_may_be_answered() -> None:
+def test_abandoned_connection_gets_no_byte() -> None:
     def abandon(_exchange: Exchange) -> Answer:
         raise Abandoned("timeout")
 

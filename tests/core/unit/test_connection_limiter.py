@@ -37,7 +37,7 @@ def test_waiting_connections_of_a_port_are_bounded() -> None:
     assert places.leave(HERE, "e") is None, "it never was in"
 
 
-def test_an_idle_connection_on_which_something_has_come_stays() -> None:
+def test_idle_connection_with_unread_input_stays() -> None:
     places = room(FEW, "a")
     for connection in "ab":
         places.enter(HERE, connection)
@@ -63,7 +63,7 @@ def crowded() -> ConnectionLimiter[str]:
     return places
 
 
-def test_without_an_idle_one_the_greediest_port_loses_one_that_waits() -> None:
+def test_without_idle_connections_the_greediest_port_loses_a_waiting_one() -> None:
     places = crowded()
     entry = places.enter(Endpoint(9), "x", "vm9")
     assert (entry.admission, entry.limit, entry.gone) == (Admission.SERVED, "connections", "3 of 0")
@@ -81,7 +81,7 @@ def test_the_last_places_are_for_vms_without_a_connection() -> None:
     assert places.enter(Endpoint(6), "z", "vm6").admission is Admission.SERVED
 
 
-def test_client_of_no_vm_has_no_share_of_one() -> None:
+def test_client_without_a_vm_has_no_vm_share() -> None:
     places = crowded()
     places.leave(Endpoint(6), "15 of 6")
     for number in range(2):

@@ -10,7 +10,7 @@ def tree(root: type[DfmetaError] = DfmetaError) -> list[type[DfmetaError]]:
     return [root, *(kind for child in root.__subclasses__() for kind in tree(child))]
 
 
-def test_an_error_says_its_fields_and_keeps_them() -> None:
+def test_error_names_and_keeps_its_fields() -> None:
     kinds = [kind for kind in tree() if kind.__module__ == errors.__name__]
     assert len(kinds) > 50
     for kind in kinds:

@@ -73,7 +73,7 @@ def test_the_first_piece_of_each_port_is_done_at_once(world: World) -> None:
     assert world.by_round() == [[ONE, TWO, THREE]]
 
 
-def test_ports_take_turns_despite_a_busy_one(world: World) -> None:
+def test_busy_port_does_not_delay_others(world: World) -> None:
     world.work(*[ONE] * 5, *[TWO] * 2, THREE, seconds=SHARE)
     let_hub_run()
     assert world.order == [ONE, TWO, THREE, ONE, TWO, ONE, ONE, ONE]
@@ -91,7 +91,7 @@ def test_greenlets_begin_in_turn_and_those_of_idle_ports_in_the_next_round(world
     assert list(world.rounds._seen) == [ONE]
 
 
-def test_a_round_has_room_for_much_that_is_small(world: World) -> None:
+def test_round_has_room_for_many_short_pieces(world: World) -> None:
     world.work(*[ONE] * 21, seconds=SHARE / 10)
     let_hub_run()
     assert [len(turn) for turn in world.by_round()] == [1, 10, 10]

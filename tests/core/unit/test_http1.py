@@ -296,7 +296,7 @@ def test_a_body_is_read_in_any_pieces_and_the_next_request_is_kept() -> None:
             assert (done[1].content, done[1].rest) == (content, get()), name
 
 
-def test_a_request_that_is_not_whole_is_waited_for() -> None:
+def test_incomplete_request_is_awaited() -> None:
     for raw in (*(raw for raw, _content in BODIES.values()), CLOUD_INIT, PASSWORD + b"x"):
         whole = read([raw])
         for place in range(len(raw)):
@@ -450,7 +450,7 @@ def looked_at(raw: bytes, limits: HeadLimits = LIMITS) -> list[int]:
     return counts
 
 
-def test_a_head_that_comes_byte_by_byte_is_not_read_again_and_again() -> None:
+def test_bytes_of_a_head_are_examined_once() -> None:
     # Near the header's limit each call must know how long the request line is, no more.
     long, many = get(b"A: " + b"b" * 8000 + b"\r\n"), get(b"A: b\r\n" * 63)
     for raw, most in ((long, 20 * len(long)), (many, (12 + many.count(b"\n")) * len(many))):

@@ -125,7 +125,7 @@ def test_an_answer_that_ends_early_is_an_error(store: OtherStore, client: HttpCl
         assert len(store.asked) == 1, sent
 
 
-def test_what_is_not_http_is_nonsense(store: OtherStore, client: HttpClient) -> None:
+def test_non_http_answer_is_rejected(store: OtherStore, client: HttpClient) -> None:
     store.answer = lambda _request: CHUNKED + b"1\r\na\r\n2\r\nbc\r\n0\r\n\r\n"
     assert (fetch(client, store).body, fetch(client, store).complete) == (b"abc", True)
     store.answer = lambda _request: Last(b"HTTP/1.0 200 OK\r\n\r\nabc")

@@ -27,14 +27,14 @@ def written(families: list[metrics.Metric]) -> dict[tuple[str, tuple[tuple[str, 
     }
 
 
-def test_counts_survive_the_pipe() -> None:
+def test_samples_survive_json() -> None:
     metrics.REQUESTS.labels("2xx", "store").inc()
     sent = metrics.samples_from(json.loads(json.dumps(metrics.samples())))
     before = written(list(metrics.REGISTRY.collect()))
     assert {key: sent[key] for key in before} == before
 
 
-def test_gauges_of_an_ended_process_are_gone() -> None:
+def test_gauges_of_an_ended_process_are_dropped() -> None:
     counted: metrics.Samples = {
         ("dfmeta_request_seconds_count", ()): 2.0,
         ("dfmeta_hub_longest_stall_seconds", ()): 9.0,

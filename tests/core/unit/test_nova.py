@@ -121,7 +121,7 @@ def test_no_path_leads_to_another_host(upstream: Upstream, backend: Any) -> None
     check()
 
 
-def test_a_password_goes_as_it_is(upstream: Upstream, backend: Any) -> None:
+def test_password_is_forwarded_unchanged(upstream: Upstream, backend: Any) -> None:
     request = GuestRequest("POST", PASSWORD.path, headers={"content-type": "x/y"}, body=b"\0\xff")
     ask(backend(upstream), request)
     (received,) = upstream.asked
@@ -300,7 +300,7 @@ def test_redirect_is_not_followed(upstream: Upstream, backend: Any) -> None:
             assert len(upstream.asked) == 1, status
 
 
-def test_an_answer_that_is_too_large_is_asked_for_once(
+def test_too_large_answer_is_not_requested_again(
     upstream: Upstream, backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(KeptConnection, "body_max", 99)
@@ -318,7 +318,7 @@ def test_malformed_answer_leads_to_the_next_host(upstreams: Any, backend: Any) -
     assert (len(garbling.asked), retries.grown()) == (1, {"broken": 1})
 
 
-def test_path_goes_on_as_it_was_written(upstream: Upstream, backend: Any) -> None:
+def test_path_is_forwarded_as_written(upstream: Upstream, backend: Any) -> None:
     asking = backend(upstream)
     for path, query, target in (
         ("//a//b/", "", "/a//b/"),

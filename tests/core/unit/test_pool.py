@@ -40,7 +40,7 @@ def test_instance_has_few_and_takes_no_place_of_another() -> None:
     assert not other.closed
 
 
-def test_longest_idle_one_of_all_gives_way() -> None:
+def test_longest_idle_connection_is_closed_when_full() -> None:
     pool: Any = ConnectionPool()
     first, *others = put(pool, *map(str, range(POOL_SIZE)))
     put(pool, "another")

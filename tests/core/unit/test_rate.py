@@ -104,7 +104,7 @@ def test_ports_at_rest_are_forgotten() -> None:
 
 
 @given(SETTINGS, st.lists(st.tuples(STEPS, st.integers(1, 50)), max_size=30))
-def test_no_more_are_taken_in_any_time_than_the_windows_allow(
+def test_accepted_requests_stay_within_the_windows(
     settings: RateSettings, requests: list[tuple[float, int]]
 ) -> None:
     world = World(settings)
@@ -127,7 +127,7 @@ def test_no_more_are_taken_in_any_time_than_the_windows_allow(
 
 
 @given(SETTINGS, st.lists(st.tuples(STEPS, st.booleans()), max_size=100))
-def test_one_port_s_requests_never_change_another_s_verdicts(
+def test_ports_do_not_change_each_others_verdicts(
     settings: RateSettings, requests: list[tuple[float, bool]]
 ) -> None:
     shared, alone = World(settings), World(settings)

@@ -136,7 +136,7 @@ def test_token_or_list_of_versions_ends_no_failure() -> None:
         assert (world.of().failing, world.of().counts[0]) == (True, 1), path
 
 
-def test_it_fails_since_the_first_failure_after_it_was_served(world: World) -> None:
+def test_failing_since_the_first_failure_after_a_success(world: World) -> None:
     for status in (503, 200, 403, 503, 401):
         world.note(status, reason=REASONS["token"] if status == 401 else "it is away")
     assert world.of().failing_since == 1003
@@ -147,7 +147,7 @@ def test_it_fails_since_the_first_failure_after_it_was_served(world: World) -> N
     assert (last.status, last.times) == (503, 3)
 
 
-def test_a_failure_that_repeats_is_one(world: World) -> None:
+def test_repeated_failures_are_merged(world: World) -> None:
     world.note(503)
     world.note(CLOSED)
     world.note(503)
@@ -174,7 +174,7 @@ def test_number_of_remembered_guests_is_bounded() -> None:
     assert [endpoint.ofport for endpoint, _request in world.recent] == [8, 9, 1]
 
 
-def test_of_a_path_its_kind_is_kept() -> None:
+def test_only_the_kind_of_a_path_is_kept() -> None:
     for path, kind in (
         ("/openstack/latest/meta_data.json", "openstack"),
         ("/latest/meta-data/", "ec2"),

@@ -143,7 +143,7 @@ def test_server_that_speaks_tls_is_recognized() -> None:
     assert caught.value.fields["tls"] is True
 
 
-def test_nothing_that_came_is_quoted() -> None:
+def test_errors_quote_nothing_of_the_answer() -> None:
     for data in (b"S3CRET\r\n\r\n", OK + b"S3CRET\r\n\r\n", CHUNKED + b"S3CRET\r\n"):
         with pytest.raises(UpstreamAnswerError) as caught:
             read(data)
@@ -205,7 +205,7 @@ def test_body_has_a_bound() -> None:
         assert len(read(data, body_max=10).body) == 10, data
 
 
-def test_a_body_has_not_too_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_chunks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(responses, "CHUNKS_MAX", 3)
     assert read(CHUNKED + b"1\r\na\r\n" * 2 + b"0\r\n\r\n").body == b"aa"
     with pytest.raises(UpstreamAnswerError, match="too many chunks"):

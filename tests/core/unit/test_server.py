@@ -168,7 +168,7 @@ def test_a_connection_that_has_got_a_token_does_not_give_way(
     assert answer(waiting) == b"tap1"
 
 
-def test_when_all_places_are_taken_the_greediest_port_gives_one_away() -> None:
+def test_full_server_takes_a_place_from_the_greediest_port() -> None:
     world = World(replace(FEW, connections=16))
     before = closed("too_many"), hit("connections")
     first = [world.connect() for _ in range(3)]
@@ -180,7 +180,7 @@ def test_when_all_places_are_taken_the_greediest_port_gives_one_away() -> None:
     world.server.stop(0.0)
 
 
-def test_no_more_requests_of_a_port_run_at_a_time_than_may() -> None:
+def test_concurrent_requests_of_a_port_are_limited() -> None:
     world = World(replace(FEW, connections_per_port=6, requests_per_port=2))
     world.gate = Event()
     before = hit("requests_per_port")

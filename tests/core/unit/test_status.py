@@ -184,7 +184,7 @@ def test_names_have_no_control_characters() -> None:
     assert r"we\x1b[2Jb\u202e" in drawn
 
 
-def test_a_thousand_ports_show_those_that_matter() -> None:
+def test_failing_ports_of_a_thousand_are_shown() -> None:
     rows = [row(number) for number in range(1, 1001)]
     rows[700]["last_failure"] = failure()
     seen = see(*rows)
@@ -236,7 +236,7 @@ def test_filter_finds_a_guest_by_its_names_and_addresses() -> None:
         assert see(row(3), other, query=Query(port=wanted)).guests == ["web-3"], wanted
 
 
-def test_it_asks_for_nothing_but_itself() -> None:
+def test_page_loads_no_foreign_resource() -> None:
     seen = see(row(last_failure=failure()))
     for tag, attributes in seen.elements:
         for name in ("src", "href", "action", "srcset", "data", "style", "onclick"):

@@ -49,7 +49,7 @@ def test_a_vm_has_the_subports_of_all_its_ports() -> None:
     assert told(subport()) == []
 
 
-def test_another_vm_has_none_of_them() -> None:
+def test_other_vm_gets_no_subports() -> None:
     assert told(PARENT, subport(), identity=replace(IDENTITY, instance_id=OTHER_INSTANCE)) == []
     assert told(replace(PARENT, kind=PortKind.PORT), subport()) == []
     other = replace(PARENT, name="tpi-2", row="row 2", ofport=2, instance_id=OTHER_INSTANCE)

@@ -116,7 +116,7 @@ def test_token_is_of_no_use_to_another_guest(tokens: Tokens, clock: Clock) -> No
     assert not tokens.valid(Tokens(b"x" * KEY_BYTES, clock=clock).issue(ME, 60), ME)
 
 
-def test_a_token_of_a_clock_that_was_far_ahead_is_none(tokens: Tokens, clock: Clock) -> None:
+def test_token_issued_by_a_clock_far_ahead_is_invalid(tokens: Tokens, clock: Clock) -> None:
     clock.now += 1e9
     token = tokens.issue(ME, TTL_MAX)
     clock.now -= 1e9
@@ -131,7 +131,7 @@ def test_a_token_has_one_spelling(place: int, letter: str) -> None:
     assert tokens.valid(changed, ME) == (changed == token)
 
 
-def test_nothing_may_stand_around_a_token(tokens: Tokens) -> None:
+def test_token_with_surrounding_text_is_invalid(tokens: Tokens) -> None:
     token = tokens.issue(ME, 60)
     standard = base64.b64encode(base64.urlsafe_b64decode(token)).decode()
     around = [f"{token}=", f"{token}\n", f" {token}", f"{token},{token}", f"{token}, {token}"]
@@ -219,7 +219,7 @@ def test_other_method_is_405(tokens: Tokens) -> None:
 UNAUTHORIZED = (401, (("WWW-Authenticate", "Bearer"),))
 
 
-def test_valid_token_lets_a_request_on_and_a_wrong_one_does_not(tokens: Tokens) -> None:
+def test_valid_token_passes_and_wrong_token_is_401(tokens: Tokens) -> None:
     token = tokens.issue(ME, 60)
     wrong = ("", "x", f"{token},{token}", f"{token}, {token}", tokens.issue(OTHERS[0], 60))
     for mode in ON:
@@ -272,7 +272,7 @@ def test_key_is_made_of_random_bytes(tmp_path: Path) -> None:
     assert load_key(tmp_path / "other") != load_key(tmp_path / "another")
 
 
-def test_of_two_that_make_one_the_first_wins(tmp_path: Path) -> None:
+def test_first_of_two_concurrent_keys_wins(tmp_path: Path) -> None:
     def make_late(count: int) -> bytes:
         (tmp_path / KEY_FILE).write_bytes(b"f" * count)
         return b"s" * count
@@ -307,7 +307,7 @@ def fill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
 
 
-def test_key_without_room_is_written_when_there_is_some(
+def test_key_is_written_once_the_disk_has_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as full:
@@ -324,7 +324,7 @@ def test_key_without_room_is_written_when_there_is_some(
     assert key.fault == ""
 
 
-def test_key_that_is_there_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_key_needs_no_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = load_key(tmp_path)
     fill(monkeypatch)
     assert TokenKey(tmp_path).usable == key

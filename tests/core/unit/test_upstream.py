@@ -81,7 +81,7 @@ def host_of(sock: Any) -> HttpHost:
 
 
 @pytest.mark.parametrize("how", ["closed", "stray"])
-def test_kept_connection_that_has_ended_or_has_news_is_not_used(pair: Pair, how: str) -> None:
+def test_ended_or_readable_kept_connection_is_not_used(pair: Pair, how: str) -> None:
     start, build = pair
     server = start()
     asking = build(server)
@@ -135,7 +135,7 @@ def test_bytes_behind_an_answer_end_its_connection(upstream: Upstream, backend: 
     assert len(upstream.connections) == 3
 
 
-def test_kept_connection_that_dies_of_a_request_costs_no_pause(pair: Pair) -> None:
+def test_stale_kept_connection_is_retried_without_a_pause(pair: Pair) -> None:
     start, build = pair
     server = start()
     asking = build(server)
@@ -183,7 +183,7 @@ def test_a_reset_is_not_the_end_of_a_body(upstream: Upstream, backend: Any) -> N
     assert len(upstream.asked) == 3
 
 
-def test_a_zone_of_an_address_stays_at_home() -> None:
+def test_zone_of_an_address_is_not_sent() -> None:
     server = PooledServer(HttpHost("fe80::1%eth0", 80))
     assert server.name == b"[fe80::1]:80"
 
