@@ -35,6 +35,15 @@ class Window:
     seconds: float
     """More than 0."""
 
+    @property
+    def rate(self) -> float:
+        """Tokens that come back in a second."""
+        return self.queries / self.seconds
+
+    def wait(self, used: float) -> float:
+        """Return the seconds until a bucket with *used* used tokens has one available."""
+        return max(0.0, used + 1 - self.queries) / self.rate
+
 
 @dataclass(frozen=True, slots=True)
 class RateSettings:
@@ -66,28 +75,11 @@ class Verdict:
 _ACCEPTED: Final = Verdict()
 
 
-@dataclass(slots=True)
-class _Counted:
-    """Used tokens of a port's two buckets, and the time at which they were counted.
-
-    More used tokens than the size of a bucket are a debt. The values are tokens, not seconds, so
-    that they keep their meaning when the settings change.
-    """
-
-    base: float
-    burst: float
-    at: float
-
-    def pay_back(self, settings: RateSettings, now: float) -> None:
-        """Give back the tokens earned since the last call; a clock that goes back earns none."""
-        elapsed = max(0.0, now - self.at)
-        self.base = max(0.0, self.base - elapsed * _rate(settings.base))
-        self.burst = max(0.0, self.burst - elapsed * _rate(settings.burst))
-        self.at = max(self.at, now)
-
-
 class RateLimiter:
     """Counts requests by port.
+
+    More used tokens than the size of a bucket are a debt. The counts are tokens, not seconds, so
+    that they keep their meaning when the settings change.
 
     :param settings: may be replaced at any time; counted requests then count against the new
         settings.
@@ -100,7 +92,8 @@ class RateLimiter:
         self.settings = settings
         self._clock = clock
         # In the order of the last request: the first port has been idle longest.
-        self._ports: OrderedDict[Caller, _Counted] = OrderedDict()
+        self._ports: OrderedDict[Caller, tuple[float, tuple[float, float]]] = OrderedDict()
+        """Port → time of its last request, and used tokens of base and burst at that time."""
 
     def ask(self, caller: Caller, ip_version: int) -> Verdict:
         """Count one request of a port, and return the decision about it.
@@ -115,39 +108,36 @@ class RateLimiter:
             return _ACCEPTED
         now = self._clock()
         self._forget_rested(now)
-        counted = self._ports.setdefault(caller, _Counted(0.0, 0.0, now))
-        self._ports.move_to_end(caller)
-        counted.pay_back(settings, now)
-        waits = (_wait(settings.base, counted.base), _wait(settings.burst, counted.burst))
+        at, (base, burst) = self._used(caller, now)
+        waits = settings.base.wait(base), settings.burst.wait(burst)
         late = max(
-            wait - settings.delay_max - settings.tolerated / _rate(window)
+            wait - settings.delay_max - settings.tolerated / window.rate
             for window, wait in zip((settings.base, settings.burst), waits, strict=True)
         )
-        if late > _ROUNDING:
+        refuse = late > _ROUNDING
+        self._ports[caller] = at, (base, burst) if refuse else (base + 1, burst + 1)
+        self._ports.move_to_end(caller)
+        if refuse:
             return Verdict(refuse=True, retry_after=max(1, math.ceil(late - _ROUNDING)))
-        counted.base += 1
-        counted.burst += 1
         return Verdict(delay=min(settings.delay_max, max(waits)))
 
     def forget(self, caller: Caller) -> None:
         """Forget the requests of a port that another guest has now."""
         self._ports.pop(caller, None)
 
+    def _used(self, caller: Caller, now: float) -> tuple[float, tuple[float, float]]:
+        """Return the used tokens of a port at *now*; a clock that goes back gives back none."""
+        at, (base, burst) = self._ports.get(caller, (now, (0.0, 0.0)))
+        elapsed, settings = max(0.0, now - at), self.settings
+        left = base - elapsed * settings.base.rate, burst - elapsed * settings.burst.rate
+        return max(at, now), (max(0.0, left[0]), max(0.0, left[1]))
+
     def _forget_rested(self, now: float) -> None:
         for _ in range(_LOOKED_AT):
             if not self._ports:
                 return
-            caller, counted = next(iter(self._ports.items()))
-            counted.pay_back(self.settings, now)
-            if counted.base or counted.burst:
+            caller = next(iter(self._ports))
+            _at, used = self._used(caller, now)
+            if any(used):
                 return
             del self._ports[caller]
-
-
-def _rate(window: Window) -> float:
-    return window.queries / window.seconds
-
-
-def _wait(window: Window, used: float) -> float:
-    """Return the seconds until a bucket with *used* used tokens has one available."""
-    return max(0.0, used + 1 - window.queries) / _rate(window)
