@@ -179,7 +179,7 @@ def test_a_removal_by_another_program_is_noticed_and_put_back(
             result = kind.read()
         assert (result.up, result.route, result.neighbour) == (True, True, True), removal
         assert result.way_back == DEVICE, removal
-        assert all(rule.there for rule in result.rules), removal
+        assert all(rule.present for rule in result.rules), removal
         wait_for(lambda: not take(), "what the repair brings")
 
 

@@ -35,7 +35,7 @@ def in_place(host: OpenvSwitch) -> bool:
         result = read_host(TAP, SIDE.ip6, table=2, family=IPV6, keys=SIDE.keys, network=network)
     own = [str(item) for name, item in result.addresses if name == TAP]
     whole = result.up and result.route and result.neighbour and result.way_back == TAP
-    return bool(whole and all(rule.there for rule in result.rules)) and own == [f"{SIDE.ip6}/128"]
+    return bool(whole and all(rule.present for rule in result.rules)) and own == [f"{SIDE.ip6}/128"]
 
 
 def knob(host: OpenvSwitch, name: str) -> str:
