@@ -40,9 +40,10 @@ from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.host import ipv6
 from dfmeta.host.device import held_addresses, is_up
 from dfmeta.host.rtnetlink import Rtnetlink
-from dfmeta.host.rules import Pace, Packets, Rule, RulePlan, plan_of
+from dfmeta.host.rules import Packets, Rule, RulePlan, plan_of
 from dfmeta.identity.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import Backoff
 
 LOG = logging.getLogger(__name__)
 
@@ -51,6 +52,13 @@ RULE_OIF = 32765
 """Priorities of our two rules; the specification shows the second."""
 MAIN_TABLE = 254
 """RT_TABLE_MAIN of linux/rtnetlink.h."""
+MOVE_FIRST: Final = 0.25
+MOVE_MOST: Final = 300.0
+"""Seconds of the first pause between two moves of the rules, and of the longest."""
+QUARREL: Final = 5.0
+"""Seconds of a pause from which on it is logged that another program's rule comes first."""
+CALM: Final = 60.0
+"""Seconds after the last pause until the rules move back to their own priorities."""
 _ONLINK = 4
 """RTNH_F_ONLINK of linux/rtnetlink.h: the next hop needs no other route."""
 ROUTE_MTU = ipv6.MTU_MIN
@@ -137,7 +145,8 @@ class HostSide:
         self._addresses: frozenset[IPv4Address | IPv6Address] = frozenset({wanted.address})
         self._made: dict[str, Callable[[Rtnetlink], object]] = {}
         """Description of each change that was made → function that removes it."""
-        self._pace = Pace()
+        self._moves = Backoff(MOVE_FIRST, MOVE_MOST)
+        self._has_warned = False
         self.is_late = False
         """Whether the rule of another program still came before dfmeta's after the last check."""
 
@@ -185,7 +194,7 @@ class HostSide:
         """
         return ipv6.settle(self.wanted.device) if self.wanted.family is IPV6 else []
 
-    def remove(self, *, device_stays: bool = False) -> list[str]:
+    def remove(self, *, device_stays: bool = False, keep: WantedSide | None = None) -> list[str]:
         """Remove the rules and the route.
 
         An earlier configuration may have used another table or another address. The device's own
@@ -193,30 +202,33 @@ class HostSide:
 
         :param device_stays: remove the address and the next hop as well, which else are removed
             with the device.
+        :param keep: the current configuration, if this one is a former one; its objects stay.
         :return: a description of each removed object.
         :raises HostError: when the kernel refuses.
         """
-        if self.wanted.family is IPV6 and not ipv6.in_kernel():
+        wanted, done = self.wanted, list[str]()
+        if wanted.family is IPV6 and not ipv6.in_kernel():
             return []
-        done = []
+        kept = [rule | {"priority": 0} for rule in keep.rules()] if keep is not None else []
         with self._asking() as ipr:
-            for rule in self._left(ipr):
-                what = self.wanted.name_of(f"rule {rule['priority']}")
-                if self._ask(partial(ipr.rule, "del", **rule), what, but=_ABSENT):
-                    done.append(what)
+            for rule in self._present_rules(ipr):
+                if rule | {"priority": 0} not in kept:
+                    what = wanted.name_of(f"rule {rule['priority']}")
+                    done.append(self._ask(partial(ipr.rule, "del", **rule), what, but=_ABSENT))
             with contextlib.suppress(OSError):  # no device, no route through it
-                index = socket.if_nametoindex(self.wanted.device)
-                if self._routes(ipr, index, self.wanted):
-                    what = self.wanted.name_of(f"route in table {self.wanted.route_table}")
-                    request = partial(ipr.route, "del", **self.wanted.route(index))
+                index = socket.if_nametoindex(wanted.device)
+                route = wanted.route(index)
+                is_kept = keep is not None and keep.route(index) == route
+                if not is_kept and self._routes(ipr, index, wanted):
+                    what = wanted.name_of(f"route in table {wanted.route_table}")
+                    done.append(self._ask(partial(ipr.route, "del", **route), what, but=_ABSENT))
+                if device_stays and (keep is None or keep.next_hop != wanted.next_hop):
+                    place: dict[str, Any] = {"dst": wanted.next_hop, "ifindex": index}
+                    request = partial(ipr.neigh, "delete", family=wanted.family.af, **place)
+                    what = f"neighbour {wanted.next_hop}"
                     done.append(self._ask(request, what, but=_ABSENT))
-                if device_stays:
-                    next_hop = self.wanted.next_hop
-                    common: dict[str, Any] = {"dst": next_hop, "ifindex": index}
-                    common["family"] = self.wanted.family.af
-                    request = partial(ipr.neigh, "delete", **common)
-                    done.append(self._ask(request, f"neighbour {next_hop}", but=_ABSENT))
-                    done.append(self._remove_address(ipr, index, self.wanted))
+                if device_stays and (keep is None or keep.address != wanted.address):
+                    done.append(self._remove_address(ipr, index, wanted))
         return [change for change in done if change]
 
     def undo(self) -> list[str]:
@@ -234,33 +246,6 @@ class HostSide:
                     done.append(what)
         self._made.clear()
         return done
-
-    def remove_former(self, former: WantedSide) -> list[str]:
-        """Remove objects of a former configuration that the current one does not need.
-
-        If the former configuration had another device, its address and route are removed with it.
-
-        :return: a description of each removed object.
-        :raises HostError: when the kernel refuses.
-        """
-        done = []
-        with self._asking() as ipr:
-            needed = [rule | {"priority": 0} for rule in self.wanted.rules()]
-            present = _rules_of(former, ipr.rules(former.family.af))
-            unneeded = [rule for rule in present if rule | {"priority": 0} not in needed]
-            for rule in unneeded:
-                what = former.name_of(f"rule {rule['priority']}")
-                done.append(self._ask(partial(ipr.rule, "del", **rule), what, but=_ABSENT))
-            if former.device == self.wanted.device:
-                index = self._index()
-                moved = former.route(index) != self.wanted.route(index)
-                if moved and self._routes(ipr, index, former):
-                    route = former.route(index)
-                    what = former.name_of(f"route in {former.route_table}")
-                    done.append(self._ask(partial(ipr.route, "del", **route), what, but=_ABSENT))
-                if former.address != self.wanted.address:
-                    done.append(self._remove_address(ipr, index, former))
-        return [change for change in done if change]
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[Rtnetlink]:
@@ -373,15 +358,24 @@ class HostSide:
     def _ensure_rules(self, ipr: Rtnetlink) -> Iterator[str]:
         """Add missing rules, and move those that come after a rule that could take their packets.
 
-        A moved rule is added first, so that there is one at any time.
+        A moved rule is added first, so that there is one at any time. Two programs that both want
+        to be first never end: each pause between two moves is twice as long as the one before. The
+        rules move back some time after the last move, so that a rule of another program that is put
+        in again and again does not find them at their own priority each time.
         """
         now = clock.now()
         plan = self.wanted.plan(ipr.rules(self.wanted.family.af))
         contender = plan.contender
-        self.is_late = contender is not None and not self._may_move(contender, plan, now)
-        if self.is_late:
+        self.is_late = contender is not None and (not plan.add or self._moves.rests(now))
+        if contender is not None and self.is_late:
+            self._warn(contender, now)
             return
-        if contender is None and not self._pace.rest(now) and plan.is_return:
+        if contender is not None:
+            self._moves.failed(now)
+        elif now >= self._moves.until + CALM:
+            self._moves.succeeded()
+            self._has_warned = False
+        elif plan.is_return:
             return
         former = [self._name(rule) for rule in plan.drop]
         of_another_run = bool(former) and self._made.keys().isdisjoint(former)
@@ -406,26 +400,24 @@ class HostSide:
         words = [f"{word} {rule[key]}" for word, key in selectors.items() if key in rule]
         return f"{what} {' '.join(words)}"
 
-    def _may_move(self, contender: Rule, plan: RulePlan, now: float) -> bool:
-        """Return whether the rules may move before *contender* now; log when they may not."""
-        if plan.add and self._pace.may_move(contender.text, now):
-            self._pace.moved(contender.text, now)
-            return True
-        if self._pace.tells(contender.text):
-            LOG.warning(
-                "The rule '%s' of another program takes packets to guests, and comes before the %s "
-                "of %s again after each move: they move more and more rarely; `dfmeta doctor` has "
-                "the remedy",
-                contender,
-                self.wanted.name_of("rules"),
-                self.wanted.device,
-            )
-        return False
+    def _warn(self, contender: Rule, now: float) -> None:
+        """Log once that the rules do not come before *contender*, unless it is for a moment."""
+        if self._has_warned or now < self._moves.until < now + QUARREL:
+            return
+        self._has_warned = True
+        LOG.warning(
+            "The rule '%s' of another program takes packets to guests, and comes before the %s of "
+            "%s again after each move: they move more and more rarely; `dfmeta doctor` has the "
+            "remedy",
+            contender,
+            self.wanted.name_of("rules"),
+            self.wanted.device,
+        )
 
     def _routes(self, ipr: Rtnetlink, index: int, of: WantedSide) -> list[tuple[str, int]]:
         return routes_through(ipr, index, of.route_table, family=of.family, to=of.network)
 
-    def _left(self, ipr: Rtnetlink) -> list[dict[str, Any]]:
+    def _present_rules(self, ipr: Rtnetlink) -> list[dict[str, Any]]:
         """Return dfmeta's existing rules: those for the device and those for addresses.
 
         A rule for another address is dfmeta's if a rule of the device names the same table, and

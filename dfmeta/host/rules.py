@@ -39,13 +39,6 @@ _TABLES: Final = {_LOCAL: "local", _MAIN: "main", _DEFAULT: "default"}
 _NO_LIMIT: Final = 0xFFFFFFFF
 """FRA_SUPPRESS_PREFIXLEN of a rule without it: -1."""
 Network = IPv4Network | IPv6Network
-AT_ONCE: Final = 6
-"""Moves before the same rule that follow each other without a pause."""
-PAUSE: Final = 10.0
-PAUSE_MOST: Final = 300.0
-"""Seconds of the first pause after them, and of the longest."""
-CALM: Final = 60.0
-"""Seconds beside twice the pause after a move; later on, it does not count any more."""
 
 
 class Match(enum.Enum):
@@ -345,57 +338,6 @@ def _priority_before(taker: Rule | None, priority: int) -> int | None:
     if taker is None or taker.priority > priority:
         return priority
     return taker.priority - 1 if taker.priority else None
-
-
-class Pace:
-    """Limits how often dfmeta's rules move before one rule, which another program may repeat.
-
-    Two programs that both want to be first never end. The first moves follow each other at once;
-    then each pause is twice as long as the one before.
-    """
-
-    def __init__(self) -> None:
-        self._moves = dict[str, tuple[int, float]]()
-        """Text of a rule → moves, and time of the last one."""
-        self._told = set[str]()
-
-    def tells(self, rule: str) -> bool:
-        """Return whether *rule* is to be logged: once, until its moves do not count any more."""
-        is_new = rule not in self._told
-        self._told.add(rule)
-        return is_new
-
-    def rest(self, now: float) -> bool:
-        """Note that no rule of another program comes before dfmeta's.
-
-        :return: whether the rules may move back: the last move is some time ago, so that a rule
-            which is put in again and again does not find them at their own priority each time.
-        """
-        self._forget(now)
-        self._told &= self._moves.keys()
-        return not self._moves
-
-    def may_move(self, rule: str, now: float) -> bool:
-        """Return whether the rules may move before *rule* now, in monotonic seconds."""
-        self._forget(now)
-        count, last = self._moves.get(rule, (0, now))
-        return now - last >= _pause(count)
-
-    def moved(self, rule: str, now: float) -> None:
-        """Note a move before *rule*."""
-        self._moves[rule] = self._moves.get(rule, (0, now))[0] + 1, now
-
-    def _forget(self, now: float) -> None:
-        self._moves = {
-            text: (count, last)
-            for text, (count, last) in self._moves.items()
-            if now - last <= CALM + 2 * _pause(count)
-        }
-
-
-def _pause(moves: int) -> float:
-    """Return the seconds from the last of so many moves to the next one."""
-    return min(PAUSE * 2.0 ** (moves - AT_ONCE), PAUSE_MOST) if moves >= AT_ONCE else 0.0
 
 
 def _all(holds: bool) -> Match:

@@ -96,12 +96,12 @@ class HostSides:
         :return: a description of each removed object.
         :raises HostError: when the kernel refuses.
         """
-        done = self._side.remove_former(former) if former is not None else []
-        if former6 is None or not ipv6.in_kernel():
-            return done
-        if self._side6 is not None:
-            return done + self._side6.remove_former(former6)
-        return done + HostSide(former6).remove(device_stays=True)
+        done: list[str] = []
+        for side, of in ((self._side, former), (self._side6, former6)):
+            if of is not None:
+                keep = side.wanted if side is not None else None
+                done += HostSide(of).remove(device_stays=True, keep=keep)
+        return done
 
     def undo(self) -> list[str]:
         """Remove everything that this process has added, and nothing that existed before.

@@ -245,10 +245,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     for name in ("ensure", "settle", "undo"):
         monkeypatch.setattr(HostSide, name, lambda side, name=name: made.call(name, side))
     monkeypatch.setattr(
-        HostSide, "remove_former", lambda side, _former: made.call("remove_former", side)
-    )
-    monkeypatch.setattr(
-        HostSide, "remove", lambda side, *, device_stays: made.call(f"remove {device_stays}", side)
+        HostSide,
+        "remove",
+        lambda side, *, device_stays, keep: made.call(f"remove {device_stays} {bool(keep)}", side),
     )
     monkeypatch.setattr(ipv6, "lack_of", lambda _device: made.lack)
     return made
@@ -313,10 +312,10 @@ def test_flows_stay_while_a_device_is_made_anew(kernel: Kernel, sides: HostSides
 
 
 def test_a_former_ipv6_goes_where_there_is_none_now(kernel: Kernel, sides: HostSides) -> None:
-    assert sides.remove_former(WANTED, None) == ["remove_former 4"]
-    assert sides.remove_former(WANTED, WANTED6) == ["remove_former 4", "remove_former 6"]
-    found = HostSides(WANTED).remove_former(WANTED, WANTED6)
-    assert found == ["remove_former 4", "remove True 6"]
+    assert sides.remove_former(WANTED, None) == ["remove True True 4"]
+    assert sides.remove_former(WANTED, WANTED6) == ["remove True True 4", "remove True True 6"]
+    removed = HostSides(WANTED).remove_former(WANTED, WANTED6)
+    assert removed == ["remove True True 4", "remove True False 6"]
 
 
 @pytest.fixture

@@ -2,13 +2,12 @@
 
 import os
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from pyroute2.netlink.rtnl.fibmsg import fibmsg
 
-from dfmeta.host.rules import AT_ONCE, CALM, PAUSE, PAUSE_MOST, Pace, Packets, Rule, plan_of
+from dfmeta.host.rules import Packets, Rule, plan_of
 
 SOURCE = "169.254.169.254"
 FROM = {"priority": 32764, "src": SOURCE, "src_len": 32, "table": 2, "family": 2}
@@ -171,32 +170,3 @@ def test_text_is_that_of_ip_rule() -> None:
         ("own packets", "9: from all iif lo lookup 52"),
     ):
         assert str(TAKERS[kind]) == text
-
-
-def test_moves_before_the_same_rule_become_rare() -> None:
-    pace, now, times = Pace(), 0.0, list[float]()
-    while len(times) < AT_ONCE + 10:
-        if pace.may_move("rule", now):
-            pace.moved("rule", now)
-            times.append(now)
-        else:
-            now += 1
-    pauses = [after - before for before, after in pairwise(times)]
-    assert pauses[: AT_ONCE - 1] == [0.0] * (AT_ONCE - 1)
-    assert pauses[AT_ONCE - 1 : AT_ONCE + 1] == [PAUSE, 2 * PAUSE]
-    assert pauses[-1] == PAUSE_MOST
-    assert pace.may_move("another", now)
-    now += 2 * PAUSE_MOST + CALM + 1
-    assert pace.may_move("rule", now)
-    pace.moved("rule", now)
-    assert pace.may_move("rule", now)
-
-
-def test_a_rule_that_comes_again_and_again_is_logged_once() -> None:
-    pace = Pace()
-    pace.moved("rule", 0.0)
-    assert [pace.tells("rule"), pace.tells("rule")] == [True, False]
-    assert not pace.rest(CALM)
-    assert not pace.tells("rule")
-    assert pace.rest(CALM + 1), "the rules may move back"
-    assert pace.tells("rule")
