@@ -9,7 +9,6 @@ Trust: rules are of the host's administrator.
 
 from __future__ import annotations
 
-import enum
 import os
 import socket
 import struct
@@ -39,14 +38,6 @@ _TABLES: Final = {_LOCAL: "local", _MAIN: "main", _DEFAULT: "default"}
 _NO_LIMIT: Final = 0xFFFFFFFF
 """FRA_SUPPRESS_PREFIXLEN of a rule without it: -1."""
 Network = IPv4Network | IPv6Network
-
-
-class Match(enum.Enum):
-    """Which packets to guests have the property that a selector names."""
-
-    ALL = enum.auto()
-    SOME = enum.auto()
-    NONE = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,39 +153,33 @@ class Rule:
             return False
         if self.action == _TO_RULE and self._number(_GOTO) <= before:
             return False
-        matches = self._matches(packets)
-        if self.flags & _INVERT:
-            return any(match is not Match.ALL for match in matches)
-        return all(match is not Match.NONE for match in matches)
+        # One with "not" counts whatever it leaves out: to come before it does no harm.
+        return bool(self.flags & _INVERT) or all(self._matches(packets))
 
-    def _matches(self, packets: Packets) -> Iterator[Match]:
-        """Yield what each selector matches of the packets."""
-        if self.dst_len:
-            to = packets.to
-            yield Match.SOME if to is None else self._overlap(_DST, self.dst_len, to)
+    def _matches(self, packets: Packets) -> Iterator[bool]:
+        """Yield whether each selector may match some of the packets."""
+        if self.dst_len and packets.to is not None:
+            yield self._overlaps(_DST, self.dst_len, packets.to)
         if self.src_len:
-            yield self._overlap(_SRC, self.src_len, packets.source)
+            yield self._overlaps(_SRC, self.src_len, packets.source)
         if _OIFNAME in self._attributes:
-            yield Match.SOME if self.output == packets.device else Match.NONE
+            yield self.output == packets.device
         if _IIFNAME in self._attributes:
             # The kernel takes lo for the device on which the host's own packets arrive.
-            yield _all(self._name(_IIFNAME) == "lo")
-        yield _all(not self._number(_FWMARK))
-        yield _all(not self.tos and not any(map(self._number, _NEVER_OURS)))
+            yield self._name(_IIFNAME) == "lo"
+        yield not self._number(_FWMARK)
+        yield not self.tos and not any(map(self._number, _NEVER_OURS))
         if _IP_PROTO in self._attributes:
-            yield _all(self._attributes[_IP_PROTO][0] == socket.IPPROTO_TCP)
+            yield self._attributes[_IP_PROTO][0] == socket.IPPROTO_TCP
         if _UIDS in self._attributes:
             first, last = _PAIR.unpack_from(self._attributes[_UIDS])
-            yield Match.SOME if first <= os.geteuid() <= last else Match.NONE
-        yield from (Match.SOME for kind in (_SPORT, _DPORT) if kind in self._attributes)
+            yield first <= os.geteuid() <= last
 
-    def _overlap(self, kind: int, length: int, packets: Network) -> Match:
-        """Return which addresses of *packets* are in the network of a selector."""
+    def _overlaps(self, kind: int, length: int, packets: Network) -> bool:
+        """Return whether addresses of *packets* are in the network of a selector."""
         network = int.from_bytes(self._attributes.get(kind, b""), "big")
         common = packets.max_prefixlen - min(length, packets.prefixlen)
-        if (network ^ int(packets.network_address)) >> common:
-            return Match.NONE
-        return Match.ALL if length <= packets.prefixlen else Match.SOME
+        return not (network ^ int(packets.network_address)) >> common
 
     def __str__(self) -> str:
         """Return it as ``ip rule show`` does, with the selectors that matter here."""
@@ -338,7 +323,3 @@ def _priority_before(taker: Rule | None, priority: int) -> int | None:
     if taker is None or taker.priority > priority:
         return priority
     return taker.priority - 1 if taker.priority else None
-
-
-def _all(holds: bool) -> Match:
-    return Match.ALL if holds else Match.NONE

@@ -80,8 +80,6 @@ UNRELATED = {
     "own table": rule(9, 2),
     "nop": rule(9, 0, action=NOP),
     "goto before": rule(9, 0, action=GOTO, goto=100),
-    "nothing": rule(9, flags=INVERT),
-    "not the source": rule(9, flags=INVERT, src="169.254.0.0", src_len=16),
 }
 
 
