@@ -18,8 +18,8 @@ the cost does not depend on the number of ports:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ovs.db.data import Atom
@@ -68,6 +68,23 @@ class Update:
     answered. All changes that OVSDB sent before that answer have been read."""
 
 
+@dataclass(frozen=True, slots=True)
+class _PortRow:
+    """A Port row of the bridge as of its last reading."""
+
+    interfaces: tuple[str, ...] = ()
+    """Rows of its interfaces."""
+    guests: Mapping[str, Mapping[PortId, Port]] = field(default_factory=dict)
+    """Row of an interface → its guests' ports; interfaces without such ports are left out."""
+    tap: TapPort | None = None
+    patch: Interface | None = None
+    """The patch port to the second bridge."""
+    others: tuple[str, ...] = ()
+    """Names of interfaces that are no guest's and could have a guest."""
+    mtu: int = 0
+    """MTU in bytes, if Open vSwitch does not choose it; 0 otherwise."""
+
+
 class BridgeReader:
     """The bridge's ports as of the last reading.
 
@@ -84,20 +101,11 @@ class BridgeReader:
         """Changed ports for the next update, kept when a reading ends with an exception."""
         self._gone: dict[PortId, None] = {}
         """Removed ports for the next update, in their order."""
-        self._interfaces: dict[Any, tuple[Any, ...]] = {}
-        """Row of a port of the bridge → rows of its interfaces."""
-        self._owners: dict[Any, Any] = {}
+        self._ports: dict[Any, _PortRow] = {}
+        """Row of a port of the bridge → the port."""
+        self._owners: dict[str, Any] = {}
         """Row of an interface → row of its port."""
-        self._tap: TapPort | None = None
-        self._tap_row: Any = None
-        self._mtus: dict[Any, int] = {}
-        """Row of a port whose MTU Open vSwitch does not choose → its MTU in bytes."""
-        self._patch: Interface | None = None
-        """The patch port to the second bridge."""
-        self._patch_row: Any = None
         self._trunks = TrunkRows(bridge)
-        self._others: dict[Any, str] = {}
-        """Row of an interface that is no guest's and could have a guest → its name."""
 
     def read(self, idl: Any, changes: Collection[Any] | None = None) -> Update:
         """Read the ports that the *changes* affect, or all ports when *changes* is None.
@@ -110,26 +118,28 @@ class BridgeReader:
         touched: dict[Any, None] = {}  # a set that keeps its order
         for row in changes or ():
             if row._table.name == "Interface":
-                touched[self._owners.get(row.uuid)] = None
+                touched[self._owners.get(str(row.uuid))] = None
             elif row._table.name == "Port":
                 touched[row.uuid] = None
         if members is not None:
-            touched |= dict.fromkeys(self._interfaces.keys() ^ members)
+            touched |= dict.fromkeys(self._ports.keys() ^ members)
         if members is not None and changes is None:
-            touched = dict.fromkeys((*self._interfaces, *members))
+            touched = dict.fromkeys((*self._ports, *members))
         for row in self._trunks.read(idl, changes):
             touched.setdefault(row, None)
         while touched:
             uuid = next(iter(touched))
             del touched[uuid]
             is_member = _has_port(bridge, uuid) if members is None else uuid in members
-            if is_member or uuid in self._interfaces:
+            if is_member or uuid in self._ports:
                 port = idl.tables["Port"].rows.get(uuid) if is_member else None
                 for row in self._read_port(uuid, port):
                     touched.setdefault(row, None)
         changed, self._changed = self._changed, {}
         gone, self._gone = self._gone, {}
-        tap = self._tap
+        ports = self._ports.values()
+        tap = next((port.tap for port in ports if port.tap is not None), None)
+        patch = next((port.patch for port in ports if port.patch is not None), None)
         if tap is not None and tap.mtu_request == TAP_MTU < self.least_mtu:
             tap = replace(tap, sound=False)
         return Update(
@@ -139,8 +149,8 @@ class BridgeReader:
             tap=tap,
             changed=tuple(changed.values()),
             gone=tuple(gone),
-            meta=read_meta(idl, bridge, self._patch, self._meta) if self._meta else None,
-            others=tuple(sorted(self._others.values())),
+            meta=read_meta(idl, bridge, patch, self._meta) if self._meta else None,
+            others=tuple(sorted(name for port in ports for name in port.others)),
             restore_wait=any(map(_restores, idl.tables["Open_vSwitch"].rows.values())),
         )
 
@@ -150,79 +160,64 @@ class BridgeReader:
 
         Ports whose MTU Open vSwitch chooses, and those without one, do not count.
         """
-        return min(self._mtus.values(), default=0)
+        return min((port.mtu for port in self._ports.values() if port.mtu), default=0)
 
     def _members(self, bridge: Any, changes: Iterable[Any] | None) -> Collection[Any] | None:
         """Return the bridge's ports; None if the *changes* show which were added and removed."""
         if changes is not None and bridge is not None:
             ports = {row.uuid for row in changes if row._table.name == "Port"}
-            came = sum(_has_port(bridge, uuid) for uuid in ports - self._interfaces.keys())
-            went = sum(not _has_port(bridge, uuid) for uuid in ports & self._interfaces.keys())
-            if len(self._interfaces) + came - went == len(_listed(bridge)):
+            came = sum(_has_port(bridge, uuid) for uuid in ports - self._ports.keys())
+            went = sum(not _has_port(bridge, uuid) for uuid in ports & self._ports.keys())
+            if len(self._ports) + came - went == len(_listed(bridge)):
                 return None
         return dict.fromkeys(port.uuid for port in bridge.ports).keys() if bridge else ()
 
-    def _read_port(self, uuid: Any, port: Any) -> Collection[Any]:
+    def _read_port(self, uuid: Any, row: Any) -> Collection[Any]:
         """Record changed and removed guests' ports of a Port row.
 
-        :param port: the row; None when the bridge no longer has it.
+        :param row: the row; None when the bridge no longer has it.
         :return: Port rows whose ports depend on these ports, and have to be read again.
         """
-        present = {
-            row.uuid: read_interface(self.bridge, port, row)
-            for row in (port.interfaces if port is not None else ())
-        }
-        # Steps that may raise come first, so that the port is recorded as a whole.
-        tap = patch = None
-        by_row: dict[Any, Mapping[PortId, Port]] = {}
-        members: list[Interface] = []
-        others: dict[Any, str] = {}
-        for key, interface in present.items():
-            if interface.name == self.tap:
-                tap = _read_tap(interface)
-                continue
-            if self._meta is not None and interface.name == self._meta.patch_int:
-                patch = interface
-                continue
-            read = {item.id: item for item in vifs(interface, self._trunks.lead(interface))}
-            if read:
-                by_row[key] = read
-                members.append(interface)
-            elif interface.type in DEVICE_TYPES and interface.name != self.bridge:
-                others[key] = interface.name
-        if tap is not None:
-            self._tap, self._tap_row = tap, uuid
-        elif uuid == self._tap_row:
-            self._tap = self._tap_row = None
-        if patch is not None:
-            self._patch, self._patch_row = patch, uuid
-        elif uuid == self._patch_row:
-            self._patch = self._patch_row = None
-        mtus = [
-            item.mtu for item in present.values() if item.name != self.tap and _has_own_mtu(item)
-        ]
-        self._mtus.pop(uuid, None)
-        if mtus:
-            self._mtus[uuid] = min(mtus)
-        before, now = self._interfaces.pop(uuid, ()), tuple(present)
-        if port is not None:
-            self._interfaces[uuid] = now
-        for item in before:
-            # The interface may belong to another port now.
-            if self._owners.get(item) == uuid:
-                self._others.pop(item, None)
-        self._others |= others
-        self._owners.update(dict.fromkeys(now, uuid))
-        for key, guests in by_row.items():
-            self._note(str(key), guests)
-        for key in {*before, *now} - by_row.keys():
+        # It may raise, so that the port is recorded as a whole after it.
+        rows = row.interfaces if row is not None else ()
+        interfaces = [read_interface(self.bridge, row, each) for each in rows]
+        port = self._parsed(interfaces)
+        before = self._ports.pop(uuid, _PortRow())
+        if row is not None:
+            self._ports[uuid] = port
+        self._owners.update(dict.fromkeys(port.interfaces, uuid))
+        for key in {*before.interfaces, *port.interfaces}:
             # The interface may belong to another port now.
             if self._owners.get(key) != uuid:
                 continue
-            if key not in now:
+            if key not in port.interfaces:
                 del self._owners[key]
-            self._note(str(key), {})
+            self._note(key, port.guests.get(key, {}))
+        members = [interface for interface in interfaces if interface.uuid in port.guests]
         return self._trunks.note(uuid, members)
+
+    def _parsed(self, interfaces: Sequence[Interface]) -> _PortRow:
+        tap = patch = None
+        guests: dict[str, Mapping[PortId, Port]] = {}
+        others: list[str] = []
+        for interface in interfaces:
+            if interface.name == self.tap:
+                tap = _read_tap(interface)
+            elif self._meta is not None and interface.name == self._meta.patch_int:
+                patch = interface
+            elif ports := vifs(interface, self._trunks.lead(interface)):
+                guests[interface.uuid] = {port.id: port for port in ports}
+            elif interface.type in DEVICE_TYPES and interface.name != self.bridge:
+                others.append(interface.name)
+        mtus = [each.mtu for each in interfaces if each.name != self.tap and _has_own_mtu(each)]
+        return _PortRow(
+            interfaces=tuple(interface.uuid for interface in interfaces),
+            guests=guests,
+            tap=tap,
+            patch=patch,
+            others=tuple(others),
+            mtu=min(mtus, default=0),
+        )
 
     def _note(self, row: str, guests: Mapping[PortId, Port]) -> None:
         """Record the current guests' ports of an Interface row; its other ports are removed."""
