@@ -27,11 +27,11 @@ import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from pyroute2.netlink.exceptions import NetlinkError
 
@@ -75,6 +75,19 @@ _IFA_FLAGS = 0x02 | 0x200
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.EADDRNOTAVAIL, errno.ENODEV})
 """Errors for an object that does not exist: a rule, table or neighbour; a route; an address; any
 object of a device that was removed at that moment."""
+
+
+class KernelObject(NamedTuple):
+    """An object of the kernel's routing."""
+
+    kind: str
+    """The method of :class:`~dfmeta.host.rtnetlink.Rtnetlink` that changes it."""
+    what: str
+    """Its name in the log."""
+    key: Mapping[str, Any]
+    """The values by which the kernel finds it."""
+    values: Mapping[str, Any] = MappingProxyType({})
+    """Its other values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,16 +134,41 @@ class WantedSide:
         enough = {"table": MAIN_TABLE} if self.network is not None else None
         return plan_of(rules, self.rules(), packets, enough=enough)
 
-    def route(self, index: int) -> dict[str, Any]:
-        """Return the route through the device with *index*, to match any next hop."""
+    def route(self, index: int) -> KernelObject:
+        """Return the route through the device with *index*."""
         # Without a family the kernel answers EOPNOTSUPP to a default route of link scope.
         to = "default" if self.network is None else str(self.network)
-        return {"dst": to, "oif": index, "table": self.route_table, "family": self.family.af}
+        return KernelObject(
+            "route",
+            self.name_of(f"route in table {self.route_table}"),
+            {"dst": to, "oif": index, "table": self.route_table, "family": self.family.af},
+            {"gateway": self.next_hop, "flags": _ONLINK, "mtu": ROUTE_MTU},
+        )
 
-    def prefix(self) -> dict[str, Any]:
-        """Return the address in the form that netlink takes."""
-        prefix = {"address": str(self.address), "prefixlen": self.family.bits}
-        return prefix if self.family is IPV4 else prefix | {"family": self.family.af}
+    def neighbour(self, index: int) -> KernelObject:
+        """Return the next hop behind the device with *index*."""
+        key = {"family": self.family.af, "dst": self.next_hop, "ifindex": index}
+        return KernelObject("neigh", f"neighbour {self.next_hop}", key, {"lladdr": NEXT_HOP_MAC})
+
+    def address_of(self, index: int) -> KernelObject:
+        """Return the address of the device with *index*."""
+        name, bits = str(self.address), self.family.bits
+        key = {"index": index, "address": name, "prefixlen": bits, "family": self.family.af}
+        flags = _IFA_FLAGS if self.family is IPV6 else 0
+        return KernelObject("addr", f"address {name}/{bits}", key, {"flags": flags})
+
+    def objects(self, index: int) -> tuple[KernelObject, KernelObject, KernelObject]:
+        """Return route, neighbour and address of the device with *index*."""
+        return self.route(index), self.neighbour(index), self.address_of(index)
+
+    def rule(self, rule: Mapping[str, Any]) -> KernelObject:
+        """Return one of the rules, at any priority: those that have moved share a priority."""
+        what = self.name_of(f"rule {rule['priority']}")
+        if rule not in self.rules():
+            selectors = {"from": "src", "oif": "oifname", "to": "dst"}
+            words = [f"{word} {rule[key]}" for word, key in selectors.items() if key in rule]
+            what = " ".join([what, *words])
+        return KernelObject("rule", what, rule)
 
     def name_of(self, kind: str) -> str:
         """Return the name of a rule or a route for the log, which tells both families apart."""
@@ -143,8 +181,8 @@ class HostSide:
     def __init__(self, wanted: WantedSide) -> None:
         self.wanted = wanted
         self._addresses: frozenset[IPv4Address | IPv6Address] = frozenset({wanted.address})
-        self._made: dict[str, Callable[[Rtnetlink], object]] = {}
-        """Description of each change that was made → function that removes it."""
+        self._made: dict[str, KernelObject] = {}
+        """Name of an object that was made → the object."""
         self._moves = Backoff(MOVE_FIRST, MOVE_MOST)
         self._has_warned = False
         self.is_late = False
@@ -214,21 +252,14 @@ class HostSide:
             for rule in self._present_rules(ipr):
                 if rule | {"priority": 0} not in kept:
                     what = wanted.name_of(f"rule {rule['priority']}")
-                    done.append(self._ask(partial(ipr.rule, "del", **rule), what, but=_ABSENT))
+                    done.append(self._drop(ipr, KernelObject("rule", what, rule)))
             with contextlib.suppress(OSError):  # no device, no route through it
                 index = socket.if_nametoindex(wanted.device)
-                route = wanted.route(index)
-                is_kept = keep is not None and keep.route(index) == route
-                if not is_kept and self._routes(ipr, index, wanted):
-                    what = wanted.name_of(f"route in table {wanted.route_table}")
-                    done.append(self._ask(partial(ipr.route, "del", **route), what, but=_ABSENT))
-                if device_stays and (keep is None or keep.next_hop != wanted.next_hop):
-                    place: dict[str, Any] = {"dst": wanted.next_hop, "ifindex": index}
-                    request = partial(ipr.neigh, "delete", family=wanted.family.af, **place)
-                    what = f"neighbour {wanted.next_hop}"
-                    done.append(self._ask(request, what, but=_ABSENT))
-                if device_stays and (keep is None or keep.address != wanted.address):
-                    done.append(self._remove_address(ipr, index, wanted))
+                route, *others = wanted.objects(index)
+                objects = [route] if self._routes(ipr, index, wanted) else []
+                objects += others if device_stays else []
+                staying = [each.key for each in keep.objects(index)] if keep is not None else []
+                done += [self._drop(ipr, each) for each in objects if each.key not in staying]
         return [change for change in done if change]
 
     def undo(self) -> list[str]:
@@ -239,11 +270,11 @@ class HostSide:
         """
         done = []
         with self._asking() as ipr:
-            for what, take_away in reversed(self._made.items()):
+            for made in reversed(self._made.values()):
                 # The kernel may have removed it together with another object.
                 with contextlib.suppress(NetlinkError):
-                    take_away(ipr)
-                    done.append(what)
+                    _send(ipr, made, "down" if made.kind == "link" else "del")
+                    done.append(made.what)
         self._made.clear()
         return done
 
@@ -268,11 +299,7 @@ class HostSide:
     def _ensure_up(self, ipr: Rtnetlink, index: int) -> str:
         if is_up(self.wanted.device):
             return ""
-        return self._make(
-            "up",
-            lambda: ipr.link("up", index=index),
-            lambda again: again.link("down", index=index),
-        )
+        return self._make(ipr, KernelObject("link", "up", {"index": index}), "up")
 
     def _held(self) -> frozenset[IPv4Address | IPv6Address]:
         if self.wanted.family is IPV6:
@@ -288,38 +315,23 @@ class HostSide:
             return
         for entry in ipv6.held():
             if entry.of_link and entry.device == self.wanted.device:
-                former = replace(self.wanted, address=entry.address)
-                prefix = former.prefix() | {"prefixlen": _LINK_BITS}
-                what = f"no address {entry.address}"
-                request = partial(ipr.addr, "delete", index=index, **prefix)
-                yield self._ask(request, what, but=_ABSENT)
-
-    def _remove_address(self, ipr: Rtnetlink, index: int, of: WantedSide) -> str:
-        request = partial(ipr.addr, "delete", index=index, **of.prefix())
-        return self._ask(request, f"address {of.address}", but=_ABSENT)
+                key = self.wanted.address_of(index).key
+                key = {**key, "address": str(entry.address), "prefixlen": _LINK_BITS}
+                yield self._drop(ipr, KernelObject("addr", f"no address {entry.address}", key))
 
     def _ensure_address(self, ipr: Rtnetlink, index: int) -> str:
-        address = self.wanted.prefix()
-        held = ipr.addresses(self.wanted.family.af, index=index)
-        if any(_is_same(message, address) for message in held):
-            return ""
-        flags = _IFA_FLAGS if self.wanted.family is IPV6 else 0
-        return self._make(
-            f"address {self.wanted.address}/{self.wanted.family.bits}",
-            lambda: ipr.addr("add", index=index, **address, flags=flags),
-            lambda again: again.addr("delete", index=index, **address),
-        )
+        address = self.wanted.address_of(index)
+        for message in ipr.addresses(self.wanted.family.af, index=index):
+            present = message.get_attr("IFA_ADDRESS"), message["prefixlen"]
+            if present == (address.key["address"], address.key["prefixlen"]):
+                return ""
+        return self._make(ipr, address)
 
     def _ensure_neighbour(self, ipr: Rtnetlink, index: int) -> str:
         family, next_hop = self.wanted.family, self.wanted.next_hop
         if has_next_hop(ipr, index, next_hop, family=family):
             return ""
-        common: dict[str, Any] = {"family": family.af, "dst": next_hop, "ifindex": index}
-        return self._make(
-            f"neighbour {next_hop}",
-            lambda: ipr.neigh("replace", lladdr=NEXT_HOP_MAC, **common),
-            lambda again: again.neigh("delete", **common),
-        )
+        return self._make(ipr, self.wanted.neighbour(index), "replace")
 
     def _ensure_route(self, ipr: Rtnetlink, index: int) -> str:
         # A route with another next hop or MTU is replaced.
@@ -327,33 +339,21 @@ class HostSide:
         if (self.wanted.next_hop, ROUTE_MTU) in routes:
             return ""
         route = self.wanted.route(index)
-        new = route | {"gateway": self.wanted.next_hop, "flags": _ONLINK, "mtu": ROUTE_MTU}
-        what = self.wanted.name_of(f"route in table {self.wanted.route_table}")
-        request: Callable[[], object] = partial(ipr.route, "replace", **new)
-        if self.wanted.network is not None:
-            # Other programs have routes in the main table: "replace" could take one of theirs.
-            for _ in routes:
-                ipr.route("del", **route)
-            request = partial(self._add_route, ipr, new, what)
-        return self._make(what, request, lambda again: again.route("del", **route))
-
-    def _add_route(self, ipr: Rtnetlink, route: dict[str, Any], what: str) -> None:
-        """Add a route to a table that other programs use.
-
-        :raises HostError: when the table has another route to this network.
-        """
-        try:
-            ipr.route("add", **route)
-        except NetlinkError as error:
-            if error.code != errno.EEXIST:
-                raise
+        if self.wanted.network is None:
+            return self._make(ipr, route, "replace")
+        # Other programs have routes in the main table: "replace" could take one of theirs.
+        for _ in routes:
+            self._drop(ipr, route)
+        done = self._make(ipr, route)
+        if not done:
             raise HostError(
-                what=what,
+                what=route.what,
                 device=self.wanted.device,
                 cause=f"the host has another route to {self.wanted.network}",
                 remedy=f"`ip route show {self.wanted.network}` shows it: delete it, or set another "
                 "network in [METADATA] provider_cidr, and for IPv6 in [df_metadata] key_prefix6",
-            ) from error
+            )
+        return done
 
     def _ensure_rules(self, ipr: Rtnetlink) -> Iterator[str]:
         """Add missing rules, and move those that come after a rule that could take their packets.
@@ -377,28 +377,17 @@ class HostSide:
             self._has_warned = False
         elif plan.is_return:
             return
-        former = [self._name(rule) for rule in plan.drop]
-        of_another_run = bool(former) and self._made.keys().isdisjoint(former)
-        for rule in plan.add:
-            what = self._name(rule)
+        former = [self.wanted.rule(rule) for rule in plan.drop]
+        of_another_run = bool(former) and not any(rule.what in self._made for rule in former)
+        for rule in map(self.wanted.rule, plan.add):
             before = f" before '{contender}'" if contender is not None else ""
-            remove = partial(_delete_rule, rule)
-            if self._make(what, partial(ipr.rule, "add", **rule), remove):
-                yield what + before
+            if self._make(ipr, rule):
+                yield rule.what + before
             if of_another_run:
-                self._made.pop(what, None)
-        for rule, what in zip(plan.drop, former, strict=True):
-            self._made.pop(what, None)
-            self._ask(partial(ipr.rule, "del", **rule), what, but=_ABSENT)
-
-    def _name(self, rule: Mapping[str, Any]) -> str:
-        """Return the name of a rule for the log: those that have moved share a priority."""
-        what = self.wanted.name_of(f"rule {rule['priority']}")
-        if rule in self.wanted.rules():
-            return what
-        selectors = {"from": "src", "oif": "oifname", "to": "dst"}
-        words = [f"{word} {rule[key]}" for word, key in selectors.items() if key in rule]
-        return f"{what} {' '.join(words)}"
+                self._made.pop(rule.what, None)
+        for rule in former:
+            self._made.pop(rule.what, None)
+            self._drop(ipr, rule)
 
     def _warn(self, contender: Rule, now: float) -> None:
         """Log once that the rules do not come before *contender*, unless it is for a moment."""
@@ -428,70 +417,61 @@ class HostSide:
         if wanted.network is not None:
             return _rules_of(wanted, rules)
         by_device = [
-            {"priority": one.priority, "oifname": wanted.device, "table": one.table, **common}
-            for one in rules
-            if one.is_of(wanted.device)
+            {"priority": rule.priority, "oifname": wanted.device, "table": rule.table, **common}
+            for rule in rules
+            if rule.is_of(wanted.device)
         ]
-        tables = {rule["table"] for rule in by_device}
-        priorities = {RULE_FROM, *(rule["priority"] for rule in by_device)}
-        key = wanted.table, str(wanted.address)
+        tables = {present["table"] for present in by_device}
+        priorities = {RULE_FROM, *(present["priority"] for present in by_device)}
+        bits, key = wanted.family.bits, (wanted.table, str(wanted.address))
         by_address = [
             {
-                "priority": one.priority,
-                "src": one.source,
-                "src_len": wanted.family.bits,
-                "table": one.table,
+                "priority": rule.priority,
+                "src": rule.source,
+                "src_len": bits,
+                "table": rule.table,
                 **common,
             }
-            for one in rules
-            if one.src_len == wanted.family.bits
-            and one.is_plain
-            and not (one.output or one.destination)
+            for rule in rules
+            if rule.src_len == bits
+            and rule.is_plain
+            and not (rule.output or rule.destination)
             and (
-                (one.table, one.source) == key
-                or (one.priority in priorities and one.table in tables)
+                (rule.table, rule.source) == key
+                or (rule.priority in priorities and rule.table in tables)
             )
         ]
         # The device's own rules come last: after an interrupted removal they still name the tables.
         return by_address + by_device
 
-    def _make(
-        self, what: str, request: Callable[[], Any], take_away: Callable[[Rtnetlink], object]
-    ) -> str:
-        """Send *request* as :meth:`_ask` does, and remember how to remove the object again."""
-        done = self._ask(request, what)
+    def _make(self, ipr: Rtnetlink, new: KernelObject, command: str = "add") -> str:
+        """Make an object, and note that; return its name, or empty text if it exists already."""
+        done = self._change(ipr, new, command, errno.EEXIST)
         if done:
-            self._made[what] = take_away
+            self._made[new.what] = new
         return done
 
-    def _ask(
-        self, request: Callable[[], Any], what: str, *, but: Collection[int] = (errno.EEXIST,)
-    ) -> str:
-        """Send *request* to the kernel; return *what*, or empty text for an error in *but*.
+    def _drop(self, ipr: Rtnetlink, old: KernelObject) -> str:
+        """Remove an object; return its name, or empty text if it does not exist."""
+        return self._change(ipr, old, "del", *_ABSENT)
 
-        *but* means that the object exists already, or for a removal that it does not exist.
+    def _change(self, ipr: Rtnetlink, of: KernelObject, command: str, *but: int) -> str:
+        """Send a command for an object; return its name, or empty text for an error in *but*.
 
         :raises HostError: when the kernel refuses for another reason.
         """
         try:
-            request()
+            _send(ipr, of, command)
         except NetlinkError as error:
             if error.code in but:
                 return ""
-            raise HostError(what=what, device=self.wanted.device, cause=error) from error
-        return what
+            raise HostError(what=of.what, device=self.wanted.device, cause=error) from error
+        return of.what
 
 
-def _is_same(message: Any, address: Mapping[str, Any]) -> bool:
-    """Return whether a message of the kernel describes *address*, as netlink takes it."""
-    length = message["prefixlen"]
-    return bool(
-        (message.get_attr("IFA_ADDRESS"), length) == (address["address"], address["prefixlen"])
-    )
-
-
-def _delete_rule(rule: Mapping[str, Any], ipr: Rtnetlink) -> None:
-    ipr.rule("del", **rule)
+def _send(ipr: Rtnetlink, of: KernelObject, command: str) -> None:
+    values = of.values if command in ("add", "replace") else {}
+    getattr(ipr, of.kind)(command, **of.key, **values)
 
 
 def _rules_of(wanted: WantedSide, rules: Sequence[Rule]) -> list[dict[str, Any]]:

@@ -198,7 +198,7 @@ def test_removal_leaves_the_rest_of_the_host(kernel: Kernel, wanted: WantedSide)
     removed.append(f"{prefix}route in table {wanted.route_table}")
     assert side.remove() == removed
     assert kernel.state() == both(others, {**kept, "route": {}, "rule": {}})
-    with_device = [f"neighbour {wanted.next_hop}", f"address {wanted.address}"]
+    with_device = [f"neighbour {wanted.next_hop}", f"address {wanted.address}/{wanted.family.bits}"]
     assert side.remove(device_stays=True) == with_device
     assert kernel.state() == others
     assert side.remove(device_stays=True) == []
@@ -348,7 +348,10 @@ def test_a_former_configuration_leaves_what_the_new_one_needs(kernel: Kernel) ->
                 replace(wanted, table=300),
                 [f"{prefix}rule 32764", f"{prefix}rule 32765", f"{prefix}route in table 300"],
             ),
-            (replace(wanted, address=address), [f"{prefix}rule 32764", f"address {address}"]),
+            (
+                replace(wanted, address=address),
+                [f"{prefix}rule 32764", f"address {address}/{wanted.family.bits}"],
+            ),
             (MAIN if wanted is WANTED else MAIN6, [f"{prefix}route in table 254"]),
         ):
             others = kernel.state()
