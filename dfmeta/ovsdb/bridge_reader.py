@@ -1,14 +1,12 @@
 """Reads the bridge's ports from OVSDB's rows and reports the changes since the last reading.
 
-The rows are the IDL's copy of the database. After a change only the changed rows are read, so that
-the cost does not depend on the number of ports:
+The rows are the IDL's copy of the database. After a change only the changed rows are read:
 
-- A port of the bridge has a Port row, which has Interface rows. Two maps between them are kept,
-  since a deleted row no longer names the port to which it belonged.
+- A port of a bridge has a Port row, which has Interface rows. Maps between them are kept, since a
+  deleted row no longer names the port to which it belonged, and a Port row not its bridge.
 - An Interface row has any number of guests' ports, which are removed with it.
-- A change of an Interface or Port row of the bridge affects one port. The members of the bridge are
-  compared only if the changes do not show which ports were added and removed, because a comparison
-  needs the set of all ports.
+- A change of an Interface or Port row affects one port. The members of a bridge are compared only
+  if its own row has changed.
 - The ports of a trunk depend on rows of the trunk's bridge (:mod:`dfmeta.ovsdb.trunks`): they are
   read again when one of these has changed.
 - A port is recorded as a whole, after every step that may raise an exception. Recorded changes are
@@ -18,12 +16,9 @@ the cost does not depend on the number of ports:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from ovs.db.data import Atom
-from ovs.db.types import UuidType
 
 from dfmeta.model import TAP_MTU, MetaNames, Port, PortId
 from dfmeta.ovsdb.meta_bridge import MetaRows, has_mtu, is_marked, is_unflooded
@@ -85,6 +80,72 @@ class _PortRow:
     """MTU in bytes, if Open vSwitch does not choose it; 0 otherwise."""
 
 
+class _Members:
+    """The ports of all bridges, and their interfaces."""
+
+    def __init__(self) -> None:
+        self.homes: dict[Any, str] = {}
+        """Row of a port → name of its bridge."""
+        self.owners: dict[str, Any] = {}
+        """Row of an interface → row of its port."""
+        self._ports: dict[Any, set[Any]] = {}
+        """Row of a bridge → rows of its ports."""
+        self._interfaces: dict[Any, set[str]] = {}
+        """Row of a port → rows of its interfaces."""
+
+    def update(self, idl: Any, changes: Collection[Any] | None) -> dict[Any, None]:
+        """Note the changed rows, or all rows when *changes* is None.
+
+        :return: the rows of ports that they affect, in their order.
+        """
+        bridges, ports = idl.tables["Bridge"].rows, idl.tables["Port"].rows
+        touched: dict[Any, None] = {}
+        if changes is None:
+            touched = dict.fromkeys((*self.homes, *ports))
+            changed = {*self._ports, *bridges}
+        else:
+            changed = {row.uuid for row in changes if row._table.name == "Bridge"}
+        for row in changes or ():
+            if row._table.name == "Interface":
+                touched[self.owners.get(str(row.uuid))] = None
+            elif row._table.name == "Port":
+                touched[row.uuid] = None
+        for uuid in changed:
+            touched |= self._compare(uuid, bridges.get(uuid))
+        for uuid in touched:
+            port = ports.get(uuid) if uuid in self.homes else None
+            self._own(
+                uuid, {str(row.uuid) for row in port.interfaces} if port is not None else set()
+            )
+        return touched
+
+    def _compare(self, uuid: Any, bridge: Any) -> dict[Any, None]:
+        """Note the ports of a bridge; return those that have come and gone."""
+        # As the IDL stores them: ``Row.ports`` would look up each one.
+        present = (
+            {atom.value for atom in bridge._data["ports"].values} if bridge is not None else set()
+        )
+        before = self._ports.pop(uuid, set())
+        if bridge is not None:
+            self._ports[uuid] = present
+            self.homes.update(dict.fromkeys(present, bridge.name))
+        for port in before - present:
+            # Another bridge may have the port now.
+            if not any(port in ports for ports in self._ports.values()):
+                self.homes.pop(port, None)
+        return dict.fromkeys(present ^ before)
+
+    def _own(self, uuid: Any, present: set[str]) -> None:
+        """Note the interfaces of a port."""
+        for key in self._interfaces.pop(uuid, set()) - present:
+            # Another port may have the interface now.
+            if self.owners.get(key) == uuid:
+                del self.owners[key]
+        if present:
+            self._interfaces[uuid] = present
+            self.owners.update(dict.fromkeys(present, uuid))
+
+
 class BridgeReader:
     """The bridge's ports as of the last reading.
 
@@ -103,38 +164,25 @@ class BridgeReader:
         """Removed ports for the next update, in their order."""
         self._ports: dict[Any, _PortRow] = {}
         """Row of a port of the bridge → the port."""
-        self._owners: dict[str, Any] = {}
-        """Row of an interface → row of its port."""
-        self._trunks = TrunkRows(bridge)
+        self._members = _Members()
+        self._trunks = TrunkRows()
 
     def read(self, idl: Any, changes: Collection[Any] | None = None) -> Update:
-        """Read the ports that the *changes* affect, or all ports when *changes* is None.
-
-        The cost of a change does not depend on the number of ports.
-        """
-        rows = list(idl.tables["Bridge"].rows.values())
-        bridge = next((row for row in rows if row.name == self.bridge), None)
-        members = self._members(bridge, changes)
+        """Read the ports that the *changes* affect, or all ports when *changes* is None."""
+        bridges = idl.tables["Bridge"].rows.values()
+        bridge = next((row for row in bridges if row.name == self.bridge), None)
+        if changes is None:
+            self._trunks = TrunkRows()
         touched: dict[Any, None] = {}  # a set that keeps its order
-        for row in changes or ():
-            if row._table.name == "Interface":
-                touched[self._owners.get(str(row.uuid))] = None
-            elif row._table.name == "Port":
-                touched[row.uuid] = None
-        if members is not None:
-            touched |= dict.fromkeys(self._ports.keys() ^ members)
-        if members is not None and changes is None:
-            touched = dict.fromkeys((*self._ports, *members))
-        for row in self._trunks.read(idl, changes):
-            touched.setdefault(row, None)
+        for uuid in self._members.update(idl, changes):
+            if self._members.homes.get(uuid) == self.bridge or uuid in self._ports:
+                touched[uuid] = None
+            others = self._interfaces_of(idl, uuid, other=True)
+            touched |= dict.fromkeys(self._trunks.read(uuid, others, self._members.owners))
         while touched:
             uuid = next(iter(touched))
             del touched[uuid]
-            is_member = _has_port(bridge, uuid) if members is None else uuid in members
-            if is_member or uuid in self._ports:
-                port = idl.tables["Port"].rows.get(uuid) if is_member else None
-                for row in self._read_port(uuid, port):
-                    touched.setdefault(row, None)
+            touched |= dict.fromkeys(self._read_port(idl, uuid))
         changed, self._changed = self._changed, {}
         gone, self._gone = self._gone, {}
         ports = self._ports.values()
@@ -162,37 +210,31 @@ class BridgeReader:
         """
         return min((port.mtu for port in self._ports.values() if port.mtu), default=0)
 
-    def _members(self, bridge: Any, changes: Iterable[Any] | None) -> Collection[Any] | None:
-        """Return the bridge's ports; None if the *changes* show which were added and removed."""
-        if changes is not None and bridge is not None:
-            ports = {row.uuid for row in changes if row._table.name == "Port"}
-            came = sum(_has_port(bridge, uuid) for uuid in ports - self._ports.keys())
-            went = sum(not _has_port(bridge, uuid) for uuid in ports & self._ports.keys())
-            if len(self._ports) + came - went == len(_listed(bridge)):
-                return None
-        return dict.fromkeys(port.uuid for port in bridge.ports).keys() if bridge else ()
+    def _interfaces_of(self, idl: Any, uuid: Any, *, other: bool) -> list[Interface]:
+        """Return the interfaces of a port of the bridge.
 
-    def _read_port(self, uuid: Any, row: Any) -> Collection[Any]:
+        :param other: of a port of any other bridge instead.
+        """
+        home, row = self._members.homes.get(uuid), idl.tables["Port"].rows.get(uuid)
+        if home is None or row is None or (home != self.bridge) != other:
+            return []
+        return [read_interface(home, row, each) for each in row.interfaces]
+
+    def _read_port(self, idl: Any, uuid: Any) -> Collection[Any]:
         """Record changed and removed guests' ports of a Port row.
 
-        :param row: the row; None when the bridge no longer has it.
         :return: Port rows whose ports depend on these ports, and have to be read again.
         """
         # It may raise, so that the port is recorded as a whole after it.
-        rows = row.interfaces if row is not None else ()
-        interfaces = [read_interface(self.bridge, row, each) for each in rows]
+        interfaces = self._interfaces_of(idl, uuid, other=False)
         port = self._parsed(interfaces)
         before = self._ports.pop(uuid, _PortRow())
-        if row is not None:
+        if self._members.homes.get(uuid) == self.bridge:
             self._ports[uuid] = port
-        self._owners.update(dict.fromkeys(port.interfaces, uuid))
         for key in {*before.interfaces, *port.interfaces}:
             # The interface may belong to another port now.
-            if self._owners.get(key) != uuid:
-                continue
-            if key not in port.interfaces:
-                del self._owners[key]
-            self._note(key, port.guests.get(key, {}))
+            if self._members.owners.get(key) in (None, uuid):
+                self._note(key, port.guests.get(key, {}))
         members = [interface for interface in interfaces if interface.uuid in port.guests]
         return self._trunks.note(uuid, members)
 
@@ -231,15 +273,6 @@ class BridgeReader:
         self._changed |= {
             port_id: port for port_id, port in guests.items() if before.get(port_id) != port
         }
-
-
-def _listed(bridge: Any) -> Any:
-    """Return the bridge's ports as the IDL stores them; ``Row.ports`` would look up each one."""
-    return bridge._data["ports"].values
-
-
-def _has_port(bridge: Any, uuid: Any) -> bool:
-    return Atom(UuidType, uuid) in _listed(bridge)
 
 
 def _restores(root: Any) -> bool:

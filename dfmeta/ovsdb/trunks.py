@@ -10,19 +10,19 @@ There, ``tpi-`` is the trunk's parent and each ``spi-`` a subport. They have no 
 The ofport of an interface on the trunk's bridge is a number of that bridge, and is not read.
 
 All bridges but the integration bridge are read: the peer of a patch port shows which of them is a
-trunk's. After a change only the changed ports of these bridges are read.
+trunk's.
 
 Trust: the host's programs write these rows. A row that is missing leaves fields unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from dfmeta.model import PortKind
-from dfmeta.ovsdb.rows import PATCH, Interface, read_interface
+from dfmeta.ovsdb.rows import PATCH, Interface
 from dfmeta.ovsdb.subport_list import KEY, VID_MAX
 
 PARENT: Final = "tpi-"
@@ -202,65 +202,41 @@ def _list(parent: str) -> str:
     return f"list {parent}"
 
 
-_NONE: Final = frozenset[Any]()
-
-
 class TrunkRows:
-    """The other bridges as of the last reading.
+    """The rows on which the ports of trunks depend, as of the last reading."""
 
-    :param bridge: name of the integration bridge.
-    """
-
-    def __init__(self, bridge: str) -> None:
-        self._bridge = bridge
-        self._clear()
-
-    def _clear(self) -> None:
+    def __init__(self) -> None:
         self._trunks = Trunks()
-        self._ports: dict[Any, frozenset[Any]] = {}
-        """Row of another bridge → rows of its ports."""
-        self._homes: dict[Any, str] = {}
-        """Row of a port of another bridge → name of the bridge."""
-        self._interfaces: dict[Any, tuple[Any, ...]] = {}
+        self._interfaces: dict[Any, set[str]] = {}
         """Row of a port of another bridge → rows of its interfaces."""
-        self._owners: dict[Any, Any] = {}
-        """Row of an interface of another bridge → row of its port."""
-        self._keys: dict[Any, frozenset[str]] = {}
+        self._keys: dict[Any, set[str]] = {}
         """Row of a port of the integration bridge → the keys on which it depends."""
         self._followers: dict[str, dict[Any, None]] = {}
         """Key → the rows of ports that depend on it."""
         self._parents: dict[Any, tuple[str, ...]] = {}
         """Row of a port of the integration bridge → its interfaces that have a list of subports."""
 
-    def read(self, idl: Any, changes: Collection[Any] | None) -> list[Any]:
-        """Read the ports that the *changes* affect, or all ports when *changes* is None.
-
-        :return: rows of ports of the integration bridge that have to be read again. All of them
-            have to be when *changes* is None.
-        """
-        bridges = idl.tables["Bridge"].rows
-        touched: dict[Any, None] = {}  # a set that keeps its order
-        if changes is None:
-            self._clear()
-            for uuid, row in bridges.items():
-                touched |= self._members(uuid, row)
-        for row in changes or ():
-            match row._table.name:
-                case "Interface" if row.uuid in self._owners:
-                    touched[self._owners[row.uuid]] = None
-                case "Port" if row.uuid in self._homes:
-                    touched[row.uuid] = None
-                case "Bridge":
-                    touched |= self._members(row.uuid, bridges.get(row.uuid))
-        keys: set[str] = set()
-        for uuid in touched:
-            port = idl.tables["Port"].rows.get(uuid) if uuid in self._homes else None
-            keys |= self._read_port(uuid, port)
-        return self._following(keys)
-
     def lead(self, row: Interface) -> Lead:
         """Return the values of an interface of the integration bridge that are in other rows."""
         return self._trunks.lead(row)
+
+    def read(
+        self, uuid: Any, interfaces: Iterable[Interface], owners: Mapping[str, Any]
+    ) -> list[Any]:
+        """Read a port of another bridge.
+
+        :param interfaces: its interfaces; empty when no other bridge has it.
+        :param owners: row of an interface → row of the port that has it now.
+        :return: rows of ports of the integration bridge that have to be read again.
+        """
+        sides = {row.uuid: side_of(row) for row in interfaces}
+        keys: set[str] = set()
+        for key in self._interfaces.pop(uuid, set()) | sides.keys():
+            if key in sides or owners.get(key) in (None, uuid):
+                keys |= self._trunks.put(key, sides.get(key))
+        if sides:
+            self._interfaces[uuid] = set(sides)
+        return self._following(keys)
 
     def note(self, uuid: Any, members: Sequence[Interface]) -> list[Any]:
         """Note the guests' interfaces of a port of the integration bridge; empty: none.
@@ -270,13 +246,13 @@ class TrunkRows:
         keys: set[str] = set()
         for row in members:
             keys |= self._trunks.keys(row, self.lead(row))
-        for key in self._keys.pop(uuid, _NONE):
+        for key in self._keys.pop(uuid, ()):
             followers = self._followers[key]
             del followers[uuid]
             if not followers:
                 del self._followers[key]
         if keys:
-            self._keys[uuid] = frozenset(keys)
+            self._keys[uuid] = keys
             for key in keys:
                 self._followers.setdefault(key, {})[uuid] = None
         lists = {row.name: list_of(row) for row in members if list_of(row)}
@@ -292,43 +268,3 @@ class TrunkRows:
         for key in keys:
             rows |= self._followers.get(key, {})
         return list(rows)
-
-    def _members(self, uuid: Any, row: Any) -> dict[Any, None]:
-        """Return the ports that have been added to a bridge and removed from it.
-
-        :param row: None when the bridge is gone.
-        """
-        other = row is not None and row.name != self._bridge
-        homes = {port.uuid: row.name for port in row.ports} if other else {}
-        before = self._ports.pop(uuid, _NONE)
-        if other:
-            self._ports[uuid] = frozenset(homes)
-        for port in before - homes.keys():
-            # Another bridge may have the port now.
-            if not any(port in ports for ports in self._ports.values()):
-                self._homes.pop(port, None)
-        self._homes |= homes
-        return dict.fromkeys(homes.keys() ^ before)
-
-    def _read_port(self, uuid: Any, port: Any) -> set[str]:
-        """Read a port of another bridge; return the keys that have changed.
-
-        :param port: the row; None when no other bridge has it.
-        """
-        rows = (
-            {interface.uuid: interface for interface in port.interfaces} if port is not None else {}
-        )
-        keys: set[str] = set()
-        for key in {*self._interfaces.pop(uuid, ()), *rows}:
-            row = rows.get(key)
-            if row is not None:
-                self._owners[key] = uuid
-            elif self._owners.get(key) == uuid:
-                del self._owners[key]
-            else:
-                continue  # another port has it now
-            side = None if row is None else side_of(read_interface(self._homes[uuid], port, row))
-            keys |= self._trunks.put(key, side)
-        if rows:
-            self._interfaces[uuid] = tuple(rows)
-        return keys
