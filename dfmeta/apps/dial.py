@@ -16,7 +16,7 @@ from os_ken.exception import OFPUnknownVersion
 from dfmeta.errors import StartError
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import green_socket
-from dfmeta.runtime.throttle import Seldom
+from dfmeta.runtime.throttle import LogThrottle
 
 LOG = logging.getLogger(__name__)
 
@@ -35,13 +35,13 @@ class Refusals:
 
     def __init__(self, bridge: str, *, clock: Callable[[], float] = clock.now) -> None:
         self._bridge = bridge
-        self._seldom = Seldom(clock=clock)
+        self._throttle = LogThrottle(clock=clock)
         self._new = False
 
     def note(self) -> None:
         """Note one refusal, and log it unless a line was logged a short time ago."""
         self._new = True
-        if self._seldom.take() is not None:
+        if self._throttle.take() is not None:
             LOG.error(
                 "The bridge %s does not speak OpenFlow 1.3, so dfmeta cannot install flows. Enable "
                 "it: ovs-vsctl add Bridge %s protocols OpenFlow13",

@@ -31,7 +31,7 @@ from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
-from dfmeta.runtime.throttle import Seldom
+from dfmeta.runtime.throttle import LogThrottle
 
 LOG = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class Floods:
         self._first: dict[Endpoint | int, Bucket] = {}
         """Endpoint, or ofport of a VM with all its containers → its first packets."""
         self._shed: dict[Use, Shed] = {}
-        self._seldom = Seldom(LINES, clock=clock)
+        self._throttle = LogThrottle(LINES, clock=clock)
         for reason in REASONS.values():
             metrics.DROPPED.labels(reason)
 
@@ -327,7 +327,7 @@ class Floods:
             return
         self._shed[use] = Shed(until)
         endpoint, purpose = use
-        self._seldom.warn(
+        self._throttle.warn(
             LOG,
             "%s sends more than %d %s a second to the service: the switch drops them until it "
             "stops; other guests are served",

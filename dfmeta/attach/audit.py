@@ -14,7 +14,7 @@ from typing import Final
 from dfmeta.attach.model import Attachment
 from dfmeta.model import Port
 from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import Seldom, counted
+from dfmeta.runtime.throttle import LogThrottle, counted
 
 LOG = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class AttachmentAudit:
 
     def __init__(self, *, clock: Callable[[], float] = clock.now) -> None:
         self._clock = clock
-        self._seldom: OrderedDict[str, Seldom] = OrderedDict()
+        self._throttle: OrderedDict[str, LogThrottle] = OrderedDict()
 
     def changed(self, verb: str, port: Port, attachment: Attachment) -> None:
         """Note that an attachment was made, or that a VM has deleted it."""
@@ -64,11 +64,11 @@ class AttachmentAudit:
         :param what: method and kind of the request, none of the guest's own text.
         :param error: its word, see :func:`dfmeta.attach.documents.refusal`.
         """
-        seldom = self._seldom.get(port.row)
+        seldom = self._throttle.get(port.row)
         if seldom is None:
-            while len(self._seldom) >= PORTS:
-                self._seldom.popitem(last=False)
-            seldom = self._seldom[port.row] = Seldom(REFUSALS, clock=self._clock)
+            while len(self._throttle) >= PORTS:
+                self._throttle.popitem(last=False)
+            seldom = self._throttle[port.row] = LogThrottle(REFUSALS, clock=self._clock)
         held = seldom.take()
         if held is not None:
             LOG.warning(

@@ -21,7 +21,7 @@ from dfmeta.attach.model import (
 )
 from dfmeta.attach.trunk_loop import TrunkLoop
 from dfmeta.errors import AttachError
-from dfmeta.runtime.throttle import Seldom
+from dfmeta.runtime.throttle import LogThrottle
 from dfmeta.store.db.attachments import Attachments, Row
 
 LOG = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Resync:
         self._clock = clock
         self._present = present
         self._foreign: dict[str, frozenset[int]] = {}
-        self._seldom = Seldom()
+        self._throttle = LogThrottle()
 
     def foreign(self, parent: str) -> frozenset[int]:
         """Return the VLAN ids of a trunk that others use, as the data plane last said."""
@@ -143,7 +143,7 @@ class Resync:
                 self._warn("an attachment without a row stays: %s", error)
 
     def _warn(self, message: str, error: AttachError) -> None:
-        self._seldom.warn(LOG, message, error.line)
+        self._throttle.warn(LOG, message, error.line)
 
 
 def _nameless(port: Found) -> Attachment:

@@ -39,7 +39,7 @@ from dfmeta.attach.model import (
 )
 from dfmeta.errors import AttachDriverError, AttachError
 from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import Seldom
+from dfmeta.runtime.throttle import LogThrottle
 from dfmeta.store.db.attachments import Attachments
 
 LOG = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class TrunkLoop:
         self._next: dict[str, _Pass] = {}
         """Trunk → its pass that has not begun yet."""
         self._mutex = threading.Lock()
-        self._seldom = Seldom()
+        self._throttle = LogThrottle()
 
     def rows(self, parent: str) -> list[Attachment]:
         """Return the attachments of a trunk in all states."""
@@ -283,7 +283,7 @@ class TrunkLoop:
 
     def _log(self, errors: Mapping[str, AttachError]) -> None:
         for name, error in errors.items():
-            self._seldom.warn(LOG, "attachment %s waits for its data plane: %s", name, error.line)
+            self._throttle.warn(LOG, "attachment %s waits for its data plane: %s", name, error.line)
 
 
 def _deleted() -> AttachDriverError:

@@ -30,7 +30,7 @@ from dfmeta.conf.unknown import unknown_options
 from dfmeta.conf.values import keep_running_values
 from dfmeta.doctor.checks_system import ANOTHER_IP, cloud_signs
 from dfmeta.errors import AlreadyRunningError, DfmetaError, StartError
-from dfmeta.host.system import OwnService, own_route
+from dfmeta.host.system import EarlierService, own_route
 from dfmeta.model import Port
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.runtime import clock, hub, threads
@@ -72,7 +72,7 @@ class Start:
         parts = self._parts
         group = parts.conf.df_metadata
         listeners = parts.tap.listeners
-        own_service = parts.own_service()
+        earlier_service = parts.earlier_service()
         listeners.take_over(activated_guests(f"{PROG}-guests", listeners.places))
         proxy = parts.proxy = Proxy(
             parts.conf,
@@ -101,15 +101,15 @@ class Start:
         engine = proxy.serve(listeners.sockets)
         if not self.wait_for(lambda: engine.serving, lambda: faults.no_engine(group.engine)):
             return False
-        if own_service is not None:
-            self._warn_of_cloud(own_service)
+        if earlier_service is not None:
+            self._warn_of_cloud(earlier_service)
         self._complete(proxy)
         return True
 
-    def _warn_of_cloud(self, own_service: OwnService) -> None:
+    def _warn_of_cloud(self, earlier_service: EarlierService) -> None:
         """Say that the host itself needs the address that tap-metadata has now."""
         group, state = self._parts.conf.df_metadata, self._parts.memory.state
-        state.host_service = own_service.take()
+        state.host_service = earlier_service.take()
         route = own_route(group.ip, but=group.metadata_interface)
         if signs := cloud_signs(group.ip, route, service=state.host_service):
             LOG.warning(

@@ -23,7 +23,7 @@ from dfmeta.cmd.state_path import SavedGuests
 from dfmeta.cmd.tap import TapKeeper
 from dfmeta.conf.agent import layout_of
 from dfmeta.conf.metadata import keys_of, meta_of
-from dfmeta.host.system import OwnService
+from dfmeta.host.system import EarlierService
 from dfmeta.identity.host_wide_allocator import allocator_of
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
@@ -125,7 +125,7 @@ class Parts:
         if listeners is not None:
             self.memory.save(listeners, self.registry, now=now)
 
-    def own_service(self) -> OwnService | None:
+    def earlier_service(self) -> EarlierService | None:
         """Begin to look for a server that answers the host itself at the metadata address.
 
         :return: None after the first start, and where the host does not lose that address.
@@ -133,7 +133,7 @@ class Parts:
         group = self.conf.df_metadata
         if self.memory.state.host is not None or group.host_ip != group.ip:
             return None
-        return OwnService(str(group.ip))
+        return EarlierService(str(group.ip))
 
     def tell_tap(self) -> None:
         """Pass the ports to the controller, which changes the flows if they differ."""

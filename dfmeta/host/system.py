@@ -79,7 +79,7 @@ class NetworkdFacts:
     """The settings among :data:`SETTINGS` that are on."""
 
 
-class OwnService:
+class EarlierService:
     """Whether a server answers this host itself at the metadata address, before dfmeta takes it.
 
     A connection begins at the start and is looked at when the start is complete. The start waits

@@ -70,7 +70,7 @@ class Backoff:
         self._failures, self.until = 0, -math.inf
 
 
-class Seldom:
+class LogThrottle:
     """Logs the first of many similar lines, and counts those that follow within a minute.
 
     :param lines: maximum number of lines in a minute.
@@ -118,7 +118,7 @@ class Complaints:
         self._logger = logger
         self._clock = clock
         # In the order of the last log line: the most recent port comes last.
-        self._ports: OrderedDict[Caller, dict[str, Seldom]] = OrderedDict()
+        self._ports: OrderedDict[Caller, dict[str, LogThrottle]] = OrderedDict()
 
     def about(
         self,
@@ -138,7 +138,7 @@ class Complaints:
         :param exc_info: log the traceback of the exception that is being handled.
         """
         kinds = self._ports.setdefault(caller, {})
-        held = kinds.setdefault(kind, Seldom(clock=self._clock)).take()
+        held = kinds.setdefault(kind, LogThrottle(clock=self._clock)).take()
         if held is None:
             return
         self._ports.move_to_end(caller)

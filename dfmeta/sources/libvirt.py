@@ -20,7 +20,7 @@ from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import Event, call_in_thread
-from dfmeta.runtime.throttle import Seldom
+from dfmeta.runtime.throttle import LogThrottle
 from dfmeta.sources.domain import Domain, Folders, Scan, match
 from dfmeta.sources.source import FIELDS, Ownership, PortQuery
 
@@ -53,7 +53,7 @@ class LibvirtSource:
         self._scan = Scan(float("-inf"))
         self._next: Event | None = None
         self._scanning = False
-        self._seldom = Seldom(clock=clock)
+        self._throttle = LogThrottle(clock=clock)
 
     def find(self, question: PortQuery) -> Ownership:
         """See :class:`~dfmeta.sources.source.Source`.
@@ -96,7 +96,7 @@ class LibvirtSource:
                 self._scan = call_in_thread(self._folders.scan)
                 done.send(None)
                 for broken in self._scan.broken:
-                    self._seldom.warn(LOG, "Ignored the libvirt file %s", broken)
+                    self._throttle.warn(LOG, "Ignored the libvirt file %s", broken)
                 threads.sleep(PAUSE)
         finally:
             self._scanning = False

@@ -26,7 +26,7 @@ from dfmeta.neutron.client import LIST_FROM, NeutronApi, Row, portions
 from dfmeta.ovsdb.external_ids import instance_of, project_of
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import Event
-from dfmeta.runtime.throttle import Backoff, Seldom
+from dfmeta.runtime.throttle import Backoff, LogThrottle
 from dfmeta.sources.source import INSTANCE, PORT_PROJECT, Ownership, PortQuery
 
 LOG = logging.getLogger(__name__)
@@ -126,7 +126,7 @@ class Rounds:
     ) -> None:
         self._api, self._subject, self._run = api, subject, run
         self._longest, self._timeout = longest, timeout
-        self._seldom = Seldom(clock=clock)
+        self._throttle = LogThrottle(clock=clock)
         self._backoff = Backoff(*NeutronSource.retry)
         self._bell = hub.Bell()
 
@@ -178,7 +178,7 @@ class Rounds:
             except SourceError as error:
                 metrics.NEUTRON_ROUNDS_FAILED.labels("source").inc()
                 message = "Neutron does not give %s (%s); known ones stay"
-                self._seldom.warn(LOG, message, self._subject, error.fields["cause"])
+                self._throttle.warn(LOG, message, self._subject, error.fields["cause"])
             except Exception:
                 # A defect in dfmeta must not end the daemon: guests are served without the answers.
                 metrics.NEUTRON_ROUNDS_FAILED.labels("defect").inc()

@@ -24,7 +24,7 @@ from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortId
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import Semaphore
-from dfmeta.runtime.throttle import Backoff, Seldom
+from dfmeta.runtime.throttle import Backoff, LogThrottle
 from dfmeta.sources.resolution import Resolution, bare
 from dfmeta.sources.source import INSTANCE, OVSDB, Ownership, PortQuery, Source
 
@@ -45,7 +45,7 @@ class _SourceState:
 
     source: Source
     room: Semaphore
-    seldom: Seldom
+    throttle: LogThrottle
     rest: Backoff
 
 
@@ -77,7 +77,7 @@ class Resolver:
             source.name: _SourceState(
                 source,
                 Semaphore(source.at_once),
-                Seldom(clock=clock),
+                LogThrottle(clock=clock),
                 Backoff(REST_FIRST, REST_MOST),
             )
             for source in sources
@@ -208,7 +208,7 @@ class Resolver:
         outcome = resolution.answer(name, answer, now=self._clock(), crowd=crowd)
         _count(state.source.name, outcome)
         if outcome == "conflict":
-            state.seldom.warn(
+            state.throttle.warn(
                 LOG,
                 "Identity source %s names instance %s for port %s; the port keeps instance %s, "
                 "which source %s has named",
@@ -254,7 +254,7 @@ class Resolver:
         self, state: _SourceState, outcome: metrics.LookupOutcome, error: Exception
     ) -> None:
         _count(state.source.name, outcome)
-        state.seldom.warn(LOG, "%s; ports that need it wait", error)
+        state.throttle.warn(LOG, "%s; ports that need it wait", error)
         now = self._clock()
         # Queries that ran at the same time fail together, and count as one failure.
         if not state.rest.rests(now):

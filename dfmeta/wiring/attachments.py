@@ -33,7 +33,7 @@ from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import AttachmentTokens
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import call_in_thread
-from dfmeta.runtime.throttle import Seldom
+from dfmeta.runtime.throttle import LogThrottle
 from dfmeta.store.db.attachments import Attachments
 from dfmeta.store.db.database import Database
 from dfmeta.wiring.services import make_neutron_client, neutron_host
@@ -118,7 +118,7 @@ class AttachmentService:
 
     def run(self) -> None:
         """Bring tables and data plane together, now and then in an endless loop."""
-        seldom = Seldom()
+        seldom = LogThrottle()
         step: Callable[[], None] = self.engine.resume
         while True:
             self._plane.refresh()

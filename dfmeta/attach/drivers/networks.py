@@ -21,7 +21,7 @@ from dfmeta.errors import AttachDriverError, ConfigError, DfmetaError, SourceErr
 from dfmeta.neutron.client import Row
 from dfmeta.neutron.trunks import NeutronTrunks, attachment_of
 from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import Seldom
+from dfmeta.runtime.throttle import LogThrottle
 
 LOG = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class NeutronNetworks(Mapping[str, Network]):
         """Id of a subnet → the addresses of other ports, and when they were read."""
         self._first = threading.Lock()
         """Held by the start or the request that asks first; other requests wait for its answer."""
-        self._seldom: dict[str, Seldom] = {}
+        self._throttle: dict[str, LogThrottle] = {}
 
     def __getitem__(self, name: str) -> Network:
         """Return a network.
@@ -141,7 +141,7 @@ class NeutronNetworks(Mapping[str, Network]):
             self._warn(name, error)
         else:
             self.known[name] = network
-            self._seldom.pop(name, None)
+            self._throttle.pop(name, None)
 
     def _ask(self, name: str, chosen: Chosen) -> Network:
         network = _get(name, "neutron_network", chosen.network_id, self._trunks.network)
@@ -175,7 +175,7 @@ class NeutronNetworks(Mapping[str, Network]):
         return taken
 
     def _warn(self, name: str, error: DfmetaError) -> None:
-        seldom = self._seldom.setdefault(name, Seldom(clock=self._clock))
+        seldom = self._throttle.setdefault(name, LogThrottle(clock=self._clock))
         seldom.warn(LOG, "containers get no attachments to %s: %s", name, error.line)
 
 

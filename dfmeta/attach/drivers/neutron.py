@@ -42,7 +42,7 @@ from dfmeta.neutron.trunks import (
     parent_of,
 )
 from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import Seldom
+from dfmeta.runtime.throttle import LogThrottle
 
 NO_TRUNK: Final = "the VM's port is no parent of a trunk in Neutron"
 BROKEN: Final = "the trunk of the VM's port has the status ERROR in Neutron"
@@ -146,7 +146,7 @@ class NeutronDriver:
         self._neutron, self._networks, self._wired = neutron, networks, wired
         self._parents, self._clock = parents, clock
         self._known: dict[str, _Known] = {}
-        self._seldom = Seldom()
+        self._throttle = LogThrottle()
 
     def make(self, parent: Parent, attachments: Sequence[Attachment]) -> Mapping[str, str]:
         """Create ports, add them to the parent's trunk, and wait until they work.
@@ -398,7 +398,9 @@ class NeutronDriver:
             yield
         except SourceError as error:
             self._known.pop(parent, None)
-            self._seldom.warn(LOG, "Neutron did not do a request for attachments: %s", error.cause)
+            self._throttle.warn(
+                LOG, "Neutron did not do a request for attachments: %s", error.cause
+            )
             raise refusal_of(error) from error
 
 

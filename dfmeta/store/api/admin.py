@@ -37,7 +37,7 @@ from dfmeta.errors import (
 )
 from dfmeta.model import Answer
 from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import Seldom
+from dfmeta.runtime.throttle import LogThrottle
 from dfmeta.store.api import attached, openapi, routes
 from dfmeta.store.api.representations import (
     JSON,
@@ -114,7 +114,7 @@ class Audit:
     """
 
     def __init__(self, *, clock: Callable[[], float] = clock.now) -> None:
-        self._seldom = Seldom(REFUSALS, clock=clock)
+        self._throttle = LogThrottle(REFUSALS, clock=clock)
 
     def note(self, call: AuditedCall, status: int) -> None:
         """Write the line of a request that is for a change or is refused; others have none.
@@ -127,7 +127,7 @@ class Audit:
         level = logging.INFO
         if status in REFUSED:
             level = logging.WARNING
-            held = self._seldom.take()
+            held = self._throttle.take()
             if held is None:
                 return
             if held:

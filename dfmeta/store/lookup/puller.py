@@ -26,7 +26,7 @@ from dfmeta import metrics
 from dfmeta.errors import LookupAnswerError, LookupAwayError
 from dfmeta.http.client import Clock
 from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import Backoff, Seldom
+from dfmeta.runtime.throttle import Backoff, LogThrottle
 from dfmeta.store.db.cache import LruCache
 from dfmeta.store.db.record import BOTH, Address, Kind, Need, Push, Record, stamp
 from dfmeta.store.db.repository import Repository
@@ -363,7 +363,7 @@ class Failures:
         self._failures: LruCache[Hashable, tuple[Backoff, Failure]] = LruCache(ENTRIES)
         self._last: dict[Hashable, Hashable] = {}
         """Half → the query that failed last, if none was answered since."""
-        self._seldom = Seldom(clock=clock)
+        self._throttle = LogThrottle(clock=clock)
 
     def check(self, name: Question) -> None:
         """Raise the error of a recent failure of *name*, of its half or of all queries."""
@@ -387,7 +387,7 @@ class Failures:
             self._failures.put(half, entry)
         if whole is not False:
             self._last[half] = name
-        self._seldom.warn(LOG, "%s. Stored records are served meanwhile", error)
+        self._throttle.warn(LOG, "%s. Stored records are served meanwhile", error)
 
     def answered(self, name: Question) -> None:
         """Remove the failures that an answer to *name* contradicts."""

@@ -11,7 +11,7 @@ import pytest
 from dfmeta.cli import ctl
 from dfmeta.cmd import central, daemon
 from dfmeta.errors import ConfigError, HostError, StoreError
-from dfmeta.runtime.throttle import Seldom
+from dfmeta.runtime.throttle import LogThrottle
 from dfmeta.wiring import process
 from dfmeta.wiring.process import NamingFormatter
 
@@ -124,7 +124,7 @@ LOGGER = logging.getLogger("tests.quiet")
 
 def test_a_line_that_repeats_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     moments = iter((0.0, 1.0, 59.0, 60.0, 61.0))
-    seldom = Seldom(clock=lambda: next(moments))
+    seldom = LogThrottle(clock=lambda: next(moments))
     for _ in range(5):
         seldom.warn(LOGGER, "%s is away", "it")
     assert caplog.messages == [

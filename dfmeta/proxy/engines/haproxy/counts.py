@@ -33,7 +33,7 @@ from dfmeta.proxy.engines.haproxy.entries import claim_token, read_port_token, r
 from dfmeta.proxy.engines.haproxy.runtime import Rows, Runtime
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT, is_of_every_instance
 from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import Seldom
+from dfmeta.runtime.throttle import LogThrottle
 
 LOG = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Counts:
     ) -> None:
         self._registry = registry
         self._remark = remark
-        self._seldom = Seldom()
+        self._throttle = LogThrottle()
         self._totals: dict[str, int] = {}
         self._answers: dict[str, int] = {}
         self._accepted: dict[str, int] = {}
@@ -106,7 +106,7 @@ class Counts:
             _refused(claim, status)
             return
         if status in _NO_ANSWER and not state.startswith(_NOVAS_OWN):
-            self._seldom.warn(
+            self._throttle.warn(
                 LOG,
                 "Nova gave no answer in time, or none that haproxy can forward (%s %s). Check Nova "
                 "with: dfmeta doctor",

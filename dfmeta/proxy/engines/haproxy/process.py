@@ -38,7 +38,7 @@ from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import wait_for_io
-from dfmeta.runtime.throttle import Seldom, counted
+from dfmeta.runtime.throttle import LogThrottle, counted
 
 LOG = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class Process:
         """Whether it answers its running requests and is killed then."""
         self.lost = False
         """Whether the daemon has killed it and logged that."""
-        self._own_lines = Seldom(LINES)
+        self._own_lines = LogThrottle(LINES)
         given: list[int] = []
         with contextlib.ExitStack() as failed_start:
             link, far_end = socket.socketpair()
