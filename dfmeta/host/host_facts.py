@@ -158,11 +158,11 @@ def _addresses(
     return tuple(
         (names.get(message["index"], "?"), ip_interface((address, message["prefixlen"])))
         for message in messages
-        if (address := _own(message))
+        if (address := _near_end(message))
     )
 
 
-def _own(message: Any) -> str:
+def _near_end(message: Any) -> str:
     """Return the host's end of an address; only a point-to-point one of IPv6 has IFA_LOCAL."""
     return str(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS") or "")
 
@@ -192,7 +192,7 @@ def _way_back(
     The route is looked up as ``ip route get`` does (ip-route(8)). When there is no route, the
     kernel's error is returned in words.
     """
-    held = {_own(message) for message in addresses}
+    held = {_near_end(message) for message in addresses}
     # In one scheme a key depends on both numbers, in the other one on the slot alone.
     candidates = (
         str(keys.key_of(Endpoint(number), slot))

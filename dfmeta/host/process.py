@@ -14,7 +14,7 @@ from typing import Final
 PROC: Final = Path("/proc")
 _ROOM: Final = 1 << 16
 _UIDS: Final = re.compile(rb"^Uid:((?:\t[0-9]+){4})$", re.MULTILINE)
-_OURS: Final = b"dfmeta"
+_PROGRAM_NAME: Final = b"dfmeta"
 _WORKER: Final = b"dfmeta.cmd.worker"
 _SO_ACCEPTCON: Final = 1 << 16
 """From linux/net.h."""
@@ -122,7 +122,7 @@ def read_process(lock: str, *, proc: Path = PROC) -> ProcessFacts | None:
     :param lock: name of a unix socket in the abstract namespace, without the ``@``.
     """
     inode = _inode(lock, proc)
-    lines = _ours(proc) if inode else {}
+    lines = _candidates(proc) if inode else {}
     for pid in lines:
         with contextlib.suppress(OSError, ValueError):
             if _holds(proc / str(pid), inode):
@@ -201,9 +201,9 @@ def _inode(lock: str, proc: Path) -> str:
     return next(inodes, "")
 
 
-def _ours(proc: Path) -> dict[int, bytes]:
+def _candidates(proc: Path) -> dict[int, bytes]:
     """Return pid → command line of what may be the daemon or one of its workers."""
-    return {pid: line for pid, line in of_each("cmdline", proc=proc) if _OURS in line}
+    return {pid: line for pid, line in of_each("cmdline", proc=proc) if _PROGRAM_NAME in line}
 
 
 def _holds(folder: Path, inode: str) -> bool:

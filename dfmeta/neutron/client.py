@@ -121,7 +121,7 @@ class NeutronApi:
             answer = self._session.request(url, method, params=list(params), **sent, **limits)
             return answer.json() if answer.content else None
         except ClientException as error:
-            kind, message = _own(error)
+            kind, message = _neutron_error(error)
             cause = message or " ".join(str(error).split()) or type(error).__name__
             status = getattr(error, "http_status", 0)
             raise SourceError(source="neutron", cause=cause, status=status, kind=kind) from error
@@ -129,7 +129,7 @@ class NeutronApi:
             raise SourceError(source="neutron", cause="its answer is not JSON") from error
 
 
-def _own(error: Any) -> tuple[str, str]:
+def _neutron_error(error: Any) -> tuple[str, str]:
     """Return type and message of Neutron's own error; both are empty if there is none."""
     answer = getattr(error, "response", None)
     try:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from dfmeta import metrics
 from dfmeta.errors import SourceError
@@ -30,6 +30,8 @@ from dfmeta.runtime.throttle import Backoff, LogThrottle
 from dfmeta.sources.source import INSTANCE, PORT_PROJECT, Ownership, PortQuery
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CALLS_AT_ONCE: Final = 4
 _OF_INSTANCE: Final = "compute:"
@@ -70,7 +72,7 @@ class NeutronSource:
             threads.spawn_detached(self._collect)
         event = self._waiting.setdefault(port_id, Event())
         row: Row = event.wait()
-        return _of_subport(row, question.port) if _is_subport(question.port) else _found(row)
+        return _of_subport(row, question.port) if _is_subport(question.port) else _of_port(row)
 
     def _collect(self) -> None:
         # All greenthreads of this turn of the hub have added their query by now.
@@ -79,10 +81,7 @@ class NeutronSource:
 
     def _call(self, batch: dict[str, Event]) -> None:
         try:
-            with threads.Timeout(self.timeout):
-                rows = self._rows(list(batch))
-        except threads.Timeout:
-            _fail(batch, _too_late(self.timeout))
+            rows = _in_time(self.timeout, lambda: self._rows(list(batch)))
         except Exception as error:  # every waiting query gets it
             _fail(batch, error)
         else:
@@ -159,15 +158,7 @@ class Rounds:
 
         :raises SourceError: when there is none in time, or the query raises it.
         """
-        timer = threads.Timeout(self._timeout)
-        try:
-            return query()
-        except threads.Timeout as timeout:
-            if timeout is not timer:
-                raise
-            raise _too_late(self._timeout) from None
-        finally:
-            timer.cancel()
+        return _in_time(self._timeout, query)
 
     def _loop(self) -> None:
         pause = 0.0
@@ -197,11 +188,20 @@ def rows_by_id(rows: Sequence[Row]) -> dict[str, Row]:
     return {instance_of(str(row.get("id", ""))): row for row in rows}
 
 
-def _too_late(seconds: float) -> SourceError:
-    return SourceError(source=NeutronSource.name, cause=f"no answer within {seconds:g} s")
+def _in_time(seconds: float, query: Callable[[], T]) -> T:
+    timer = threads.Timeout(seconds)
+    try:
+        return query()
+    except threads.Timeout as timeout:
+        if timeout is not timer:
+            raise
+        cause = f"no answer within {seconds:g} s"
+        raise SourceError(source=NeutronSource.name, cause=cause) from None
+    finally:
+        timer.cancel()
 
 
-def _found(row: Row) -> Ownership:
+def _of_port(row: Row) -> Ownership:
     """Read a port; one of a router or a DHCP agent gives an empty result, as it has no instance."""
     instance = instance_of(str(row.get("device_id") or ""))
     if not instance or not str(row.get("device_owner") or "").startswith(_OF_INSTANCE):
