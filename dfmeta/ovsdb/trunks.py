@@ -133,13 +133,9 @@ class Trunks:
                 self._of_trunk.setdefault(side.bridge, {})[row] = side
         if before == side:
             return set()
-        changed = [changed_side for changed_side in (before, side) if changed_side is not None]
-        keys = {_interface(changed_side.name) for changed_side in changed}
-        return keys | {
-            _trunk(changed_side.bridge)
-            for changed_side in changed
-            if changed_side.is_vm or changed_side.is_parent
-        }
+        states = [state for state in (before, side) if state is not None]
+        trunks = {_trunk(state.bridge) for state in states if state.is_vm or state.is_parent}
+        return trunks | {_interface(state.name) for state in states}
 
     def put_list(self, row: Hashable, parent: str, text: str) -> set[str]:
         """Store the list of subports in the row of a parent; empty: none."""
