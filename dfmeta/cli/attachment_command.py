@@ -74,7 +74,7 @@ def show(conf: cfg.ConfigOpts, *, fmt: str, wide: bool) -> None:
     PORT is the VM's port, and VID the VLAN id (segmentation id) on its trunk. An attachment in the
     state "active" works; "wanted" and "made" are on the way to it, and "leaving" is being removed.
     """
-    rows = _asked(conf, ROOT)
+    rows = _request(conf, ROOT)
     rows.sort(key=lambda row: (row["port"], row["vid"]))
     if fmt == JSON:
         print_rows(rows, {field: field for field in FIELDS}, fmt)
@@ -100,7 +100,7 @@ def delete(conf: cfg.ConfigOpts, *, ids: tuple[object, ...]) -> None:
     since the VM may still have the device.
     """
     for attachment_id in ids:
-        _asked(conf, f"{ROOT}/{attachment_id}", "DELETE")
+        _request(conf, f"{ROOT}/{attachment_id}", "DELETE")
         click.echo(f"{attachment_id}: deleted")
 
 
@@ -112,11 +112,11 @@ def gc(conf: cfg.ConfigOpts) -> None:
     Attachments of VMs that are gone for longer than [attachments] grace leave, the data plane of
     others is made again where it is missing, and ports without an attachment are removed.
     """
-    done = _asked(conf, f"{ROOT}/gc", "POST")
+    done = _request(conf, f"{ROOT}/gc", "POST")
     click.echo(f"{done['removed']} attachments removed, {done['waiting']} wait for the data plane")
 
 
-def _asked(conf: cfg.ConfigOpts, path: str, method: str = "GET") -> Any:
+def _request(conf: cfg.ConfigOpts, path: str, method: str = "GET") -> Any:
     """Return the document of the daemon's answer.
 
     :raises UsageError: when the attachment does not exist, or attachments are off.

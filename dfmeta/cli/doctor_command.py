@@ -13,7 +13,7 @@ from typing import Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.client import InForce, agent_of, take_over
+from dfmeta.cli.client import agent_of, take_over
 from dfmeta.cli.common import TABLE, cell_text, ending, listing_options, print_rows, shown
 from dfmeta.conf.unknown import unknown_options
 from dfmeta.doctor import table
@@ -83,13 +83,7 @@ def examine(conf: cfg.ConfigOpts, root: Path) -> Iterator[Finding]:
     """
     # The checks use the values in force in the daemon, not those that its files have now.
     in_force = take_over(conf)
-    options = make_inspection_options(conf, _compared(conf, in_force))
+    strange = [(str(error), error.remedy) for error in unknown_options(conf)]
+    compared = OptionFacts(**vars(in_force.differences), cause=in_force.cause, strange=strange)
+    options = make_inspection_options(conf, compared)
     return table.examine(Inspection(make_host_settings(conf), options, agent_of(conf), root=root))
-
-
-def _compared(conf: cfg.ConfigOpts, in_force: InForce) -> OptionFacts:
-    return OptionFacts(
-        **vars(in_force.differences),
-        cause=in_force.cause,
-        strange=[(str(error), error.remedy) for error in unknown_options(conf)],
-    )

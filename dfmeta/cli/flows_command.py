@@ -14,11 +14,10 @@ from oslo_config import cfg
 
 from dfmeta.cli.client import agent_of, report_differences, take_over
 from dfmeta.cli.common import JSON, ending, listing_options, print_rows
-from dfmeta.cli.port_argument import find
-from dfmeta.doctor import find_port
+from dfmeta.cli.port_argument import find, no_such_port
 from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.flow_diff import SETTLE_PAUSE, SETTLE_TRIES, FlowEntry, compare
-from dfmeta.errors import OvsdbError, StartError, SwitchError, UsageError
+from dfmeta.errors import OvsdbError, StartError, SwitchError
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
 from dfmeta.model import Endpoint
 from dfmeta.ovsdb.rows import Snapshot
@@ -113,8 +112,10 @@ def flows(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, raw: bool, port: str | 
         columns = (BRIDGE if wanted.meta is not None else {}) | COLUMNS
     shown = [_row(entry, _named(entry, names, wanted)) for entry in compared.rows]
     if port is not None:
-        named = _asked(conf, compared.ports, snapshot, port)
-        guests = {(guest.name, guest.vid or None) for guest in named}
+        matching = find(conf, compared.ports, port)
+        if not matching:
+            raise no_such_port(conf, snapshot, port)
+        guests = {(guest.name, guest.vid or None) for guest in matching}
         shown = [row for row in shown if (row["port"], row["vid"]) in guests]
     if fmt != JSON:
         # No flow has an address and a next hop.
@@ -131,21 +132,6 @@ def flows(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, raw: bool, port: str | 
         click.echo(f"dfmeta: the flows of {bridge} are not shown: {error}", err=True)
     if compared.unread:
         sys.exit(1)
-
-
-def _asked(
-    conf: cfg.ConfigOpts, ports: tuple[KnownPort, ...], snapshot: Snapshot, text: str
-) -> list[KnownPort]:
-    """Return the guests' ports that *text* names.
-
-    :raises UsageError: when there is none.
-    """
-    matching = find(conf, ports, text)
-    if not matching:
-        wanted = make_host_settings(conf)
-        why = find_port.no_port(snapshot, text, wanted=wanted, running=True)
-        raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")
-    return matching
 
 
 def _names(

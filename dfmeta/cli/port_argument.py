@@ -29,12 +29,7 @@ def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
     wanted = make_host_settings(conf)
     snapshot = read_snapshot(wanted.ovsdb)
     ports = find_port.ovsdb_ports(snapshot, wanted.bridge)
-    matching = find(conf, ports, text)
-    matching += [
-        port
-        for port in find_port.behind_trunk(ports, snapshot, text, bridge=wanted.bridge)
-        if port not in matching
-    ]
+    matching = find_with_trunks(conf, ports, text, snapshot, bridge=wanted.bridge)
     parents = [port for port in matching if port.kind is not PortKind.SUBPORT]
     if len(parents) == 1:
         return next(row for row in snapshot.interfaces if row.name == parents[0].name), snapshot
@@ -47,8 +42,28 @@ def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:
             cause=f"{port.name} is a subport of {port.parent}, with VID {port.segmentation_id}",
             remedy=f"Give its parent: {port.parent} --vid {port.segmentation_id}",
         )
-    why = find_port.no_port(snapshot, text, wanted=wanted, running=True)
-    raise UsageError(cause=why, remedy="`dfmeta ports` lists the ports")
+    raise no_such_port(conf, snapshot, text)
+
+
+def find_with_trunks(
+    conf: cfg.ConfigOpts, ports: Iterable[KnownPort], text: str, snapshot: Snapshot, *, bridge: str
+) -> list[KnownPort]:
+    """Return the ports of :func:`find`, and those of trunks on whose bridges *text* names a port.
+
+    :param bridge: name of the integration bridge.
+    :raises UsageError: when several instances have that name.
+    """
+    ports = tuple(ports)
+    matching = find(conf, ports, text)
+    trunks = find_port.behind_trunk(ports, snapshot, text, bridge=bridge)
+    return matching + [port for port in trunks if port not in matching]
+
+
+def no_such_port(conf: cfg.ConfigOpts, snapshot: Snapshot, text: str) -> UsageError:
+    """Return the error for a text that names no guest's port."""
+    wanted = make_host_settings(conf)
+    cause = find_port.no_port(snapshot, text, wanted=wanted, running=True)
+    return UsageError(cause=cause, remedy="`dfmeta ports` lists the ports")
 
 
 def find(conf: cfg.ConfigOpts, ports: Iterable[KnownPort], text: str) -> list[KnownPort]:

@@ -18,7 +18,7 @@ from oslo_config import cfg
 from dfmeta.apps.switch_facts import read_bits, read_flows
 from dfmeta.cli.client import agent_of, report_differences, take_over
 from dfmeta.cli.common import config_options, ending
-from dfmeta.cli.port_argument import find
+from dfmeta.cli.port_argument import find_with_trunks
 from dfmeta.doctor import (
     checks_host,
     checks_switch,
@@ -127,12 +127,10 @@ def trace(conf: cfg.ConfigOpts, *, port: str, family: str | None, vid: int | Non
     """
     report_differences(take_over(conf))
     scene = look(conf)
-    matching = find(conf, scene.ports, port)
     wanted, snapshot = scene.wanted, scene.snapshot
-    trunks = find_port.behind_trunk(scene.ports, snapshot, port, bridge=wanted.bridge)
-    matching += [each for each in trunks if each not in matching]
-    behind, matching = matching, find_port.with_vid(matching, vid)
-    if behind and not matching:
+    named = find_with_trunks(conf, scene.ports, port, snapshot, bridge=wanted.bridge)
+    matching = find_port.with_vid(named, vid)
+    if named and not matching:
         _not_traced(f"{port} has no tagged subport with VID {vid}: see `dfmeta ports`")
     if not matching:
         _not_traced(find_port.no_port(snapshot, port, wanted=wanted, running=scene.running))

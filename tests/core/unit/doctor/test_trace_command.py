@@ -213,7 +213,7 @@ def test_argument_is_repeated_without_control_characters(
     for name in ("take_over", "report_differences"):
         monkeypatch.setattr(trace_command, name, lambda _arg: None)
     monkeypatch.setattr(trace_command, "look", lambda _conf: replace(scene(), wanted=SETTINGS))
-    monkeypatch.setattr(trace_command, "find", lambda *_arguments: [])
+    monkeypatch.setattr(trace_command, "find_with_trunks", lambda *_args, **_more: [])
     for options in ((), ("--vid", "9")):
         done = CliRunner().invoke(trace, ["x\x1b[2J\u202e", *options])
         assert done.exit_code == 1
