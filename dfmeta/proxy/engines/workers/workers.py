@@ -67,6 +67,7 @@ PAUSE_MIN, PAUSE_MAX = 0.1, 5.0
 failed start."""
 POLL = 0.01
 SCRAPE_TIMEOUT = 0.5
+BUSY = "If this happens again, check that the host has enough CPU time and memory"
 
 
 class Worker:
@@ -90,15 +91,12 @@ class Worker:
     def _prepare(self, process: Any, sock: Any) -> None:
         self.process = process
         self.pipe = Pipe(sock)
-        self.begun = clock.now()
         self.serving = False
         """Whether it may answer guests, so that it must get every change."""
         self.silent = False
         """Whether it has not answered the checks for some seconds."""
         self.lost = False
         """Whether the daemon has killed it and logged that."""
-        self.served = False
-        """Whether it has ever served."""
         self.leaving = False
         self.succeeded = False
         """Whether another worker is started in its place, so that its keeper starts none."""
@@ -161,18 +159,27 @@ class Worker:
             self._refuse(error)
         self._rights.close()
 
-    def _refuse(self, error: Exception) -> None:
-        """Kill a worker that sent an invalid message: a guest may have compromised it."""
+    def end(
+        self,
+        reason: metrics.WorkerLost,
+        fault: str,
+        *,
+        advice: str = BUSY,
+        error: Exception | None = None,
+    ) -> None:
+        """Kill it for a fault, once; its keeper starts another one, unless it has a successor."""
         if not self.lost:
             self.lost = True
-            metrics.WORKERS_LOST.labels("nonsense").inc()
+            metrics.WORKERS_LOST.labels(reason).inc()
             LOG.error(
-                "Worker %d sent a message that cannot be read; it is killed and another one is "
-                "started. Report this with the traceback below",
-                self.process.pid,
-                exc_info=error,
+                "Worker %d %s; it is killed. %s", self.process.pid, fault, advice, exc_info=error
             )
         self.kill()
+
+    def _refuse(self, error: Exception) -> None:
+        """Kill a worker that sent an invalid message: a guest may have compromised it."""
+        advice = "Report this with the traceback below"
+        self.end("nonsense", "sent a message that cannot be read", advice=advice, error=error)
 
     def kill(self) -> None:
         """Kill the process."""
@@ -240,7 +247,7 @@ class Workers(Engine):
         A worker is killed if its pipe does not have room for it in time.
         """
         for worker in self._replicator.flush():
-            self._end(worker, "full", f"has not read its messages for {SETTLE_TIMEOUT:g} s")
+            worker.end("full", f"has not read its messages for {SETTLE_TIMEOUT:g} s")
 
     def reload(self, settings: EngineSettings, done: Callable[[], None]) -> None:
         """Replace all workers by new ones with the present settings.
@@ -327,6 +334,7 @@ class Workers(Engine):
         """
         pause = PAUSE_MIN
         while not self._stopping:
+            begun = clock.now()
             try:
                 worker = Worker([sock.fileno() for sock in self._listeners])
             except OSError as error:
@@ -351,32 +359,18 @@ class Workers(Engine):
                     worker.process.pid,
                     worker.process.returncode,
                 )
-            if not worker.served and self._stays(predecessor):
+            if self._stays(predecessor):
                 return
             predecessor = None
-            pause = PAUSE_MIN if clock.now() - worker.begun > LIVED else pause * 2
+            pause = PAUSE_MIN if clock.now() - begun > LIVED else pause * 2
             threads.sleep(min(pause, PAUSE_MAX))
 
     def _stays(self, predecessor: Worker | None) -> bool:
-        """Keep a worker if its successor did not start; False if it has ended too."""
-        if predecessor is None or predecessor not in self._workers:
+        """Keep a worker whose successor did not start; False: it has ended, or there is none."""
+        if predecessor is None or predecessor.leaving or predecessor not in self._workers:
             return False
         predecessor.succeeded = False
         return True
-
-    def _end(self, worker: Worker, reason: metrics.WorkerLost, fault: str) -> None:
-        """Kill a worker; its keeper starts another one, unless the worker has a successor."""
-        if worker.lost:
-            return
-        worker.lost = True
-        metrics.WORKERS_LOST.labels(reason).inc()
-        LOG.error(
-            "Worker %d %s; it is killed. If this happens again, check that the host has enough "
-            "CPU time and memory",
-            worker.process.pid,
-            fault,
-        )
-        worker.kill()
 
     def _watch(self, worker: Worker) -> None:
         """Check a worker until its pipe is closed; kill it if it does not answer."""
@@ -392,7 +386,7 @@ class Workers(Engine):
                 missed += 1
                 worker.silent = missed >= SILENT
                 if missed == HANGS:
-                    self._end(worker, "hangs", f"hangs: no answer for {HANGS * BEAT:g} s")
+                    worker.end("hangs", f"hangs: no answer for {HANGS * BEAT:g} s")
             worker.silent = False
             threads.sleep(BEAT)
 
@@ -401,9 +395,9 @@ class Workers(Engine):
         self._replicator.add_replica(worker)
         if worker.pipe.call("ready", timeout=START_TIMEOUT) is None:
             if not worker.pipe.closed:
-                self._end(worker, "start", f"did not start within {START_TIMEOUT:g} s")
+                worker.end("start", f"did not start within {START_TIMEOUT:g} s")
             return
-        worker.serving = worker.served = True
+        worker.serving = True
         worker.pipe.send("serve")
         hub.VITAL.spawn("watch over a worker", self._watch, worker, may_return=True)
         if predecessor is not None:
@@ -414,7 +408,7 @@ class Workers(Engine):
     def _see_off(self, worker: Worker) -> None:
         """Kill a replaced worker that has not ended yet."""
         if worker in self._workers:
-            self._end(worker, "stays", f"was replaced {DRAIN + OVERTIME:g} s ago and has not ended")
+            worker.end("stays", f"was replaced {DRAIN + OVERTIME:g} s ago and has not ended")
 
     def _forget(self, worker: Worker) -> None:
         self._workers.remove(worker)
