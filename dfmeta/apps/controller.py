@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
 from typing import Any, Final
 
 from dfmeta import metrics
@@ -19,7 +18,7 @@ from dfmeta.apps.reconciler import Builders, Reconciler, Remembered
 from dfmeta.errors import DfmetaError
 from dfmeta.flows import meta_bridge as meta_flows
 from dfmeta.flows.integration_bridge import fixed_flows, guest_flows
-from dfmeta.flows.pipeline import BR_META, CONTROLLER_ID, Layout
+from dfmeta.flows.pipeline import BR_META, CONTROLLER_ID, Layout, Purpose
 from dfmeta.identity.registry import NotifyPhase, Registry
 from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, hub, threads
@@ -174,7 +173,7 @@ class ManagedBridge:
         return bool(sum(reply.flow_count for reply in replies) == expected)
 
 
-HEED: Final = 8
+DRAIN_TURNS: Final = 8
 """Turns of all threads for which a request waits at most. In one turn, the thread that reads
 handles all messages that are there; hostile guests may keep it busy."""
 
@@ -239,7 +238,7 @@ class Controller:
             reconciler,
             hold_timeout=hold_timeout,
             admit=self.floods.admit,
-            beyond=self.meta.reconciler if self.meta is not None else None,
+            meta=self.meta.reconciler if self.meta is not None else None,
             informed=informed,
             clock=clock,
             pause=pause,
@@ -289,12 +288,12 @@ class Controller:
         causes = (bridge.reconciler.refusals.get(endpoint, "") for bridge in self.bridges)
         return next(filter(None, causes), "")
 
-    def heed(self) -> None:
+    def drain_switch_messages(self) -> None:
         """Let all that the switch has sent by now be handled: a port may have another guest now.
 
         The thread that reads may wait for its turn while others answer guests.
         """
-        for _ in range(HEED):
+        for _ in range(DRAIN_TURNS):
             if not self.bridge.channel.unread:
                 return
             threads.sleep(0)
@@ -335,6 +334,8 @@ class Controller:
 
     def _count_flows(self) -> Mapping[str, int]:
         """Return purpose → number of the flows that should be on the bridges."""
-        purposes = (bridge.channel.layout.pipeline.purposes for bridge in self.bridges)
-        counts = Counter(flow.purpose for bridge in self.bridges for flow in bridge.reconciler)
-        return {purpose.name: counts[purpose] for purpose in chain.from_iterable(purposes)}
+        counts: Counter[Purpose] = Counter()
+        for bridge in self.bridges:
+            counts.update(dict.fromkeys(bridge.channel.layout.pipeline.purposes, 0))
+            counts.update(flow.purpose for flow in bridge.reconciler.flows())
+        return {purpose.name: number for purpose, number in counts.items()}

@@ -132,7 +132,7 @@ class Learner:
 
     :param hold_timeout: seconds that a SYN, and then its request, may wait in all.
     :param admit: counts a first packet of an endpoint; returns False when the guest floods.
-    :param beyond: installs the flows behind the patch to a second bridge; None: there is none.
+    :param meta: installs the flows behind the patch to a second bridge; None: there is none.
     :param informed: waits until every worker has received the registry's latest changes.
     :param clock: monotonic seconds.
     :param pause: sleeps for that many seconds, so that other threads run.
@@ -145,14 +145,14 @@ class Learner:
         *,
         hold_timeout: float,
         admit: Callable[[Endpoint], bool] = lambda _endpoint: True,
-        beyond: Reconciler | None = None,
+        meta: Reconciler | None = None,
         informed: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = clock.now,
         pause: Callable[[float], object] = threads.sleep,
     ) -> None:
         self.registry = registry
         self.reconciler = reconciler
-        self._beyond = beyond
+        self._meta = meta
         self.holds = Holds()
         self.hold_timeout = hold_timeout
         self._admit = admit
@@ -183,7 +183,7 @@ class Learner:
         else:
             self._learn(endpoint, syn, frame)
 
-    def solicited(self, ofport: int, frame: bytes) -> None:
+    def answer_solicitation(self, ofport: int, frame: bytes) -> None:
         """Answer a neighbour solicitation that came in at *ofport*, on that port. Never waits.
 
         A flow turns the option with the sender's MAC into the option with the target's. Only a
@@ -290,7 +290,7 @@ class Learner:
         try:
             # Before the flows: once they are installed, later SYNs reach the proxy directly.
             self._informed()
-            for reconciler in (self._beyond, self.reconciler):
+            for reconciler in (self._meta, self.reconciler):
                 if reconciler is not None:
                     reconciler.apply(endpoint)
                     reconciler.wait_for(endpoint)

@@ -106,14 +106,15 @@ class MetadataApp(OSKenApp):
         message = event.msg
         if not self.controller.bridge.channel.uses(message.datapath):
             return
-        purpose = purpose_of(message.cookie)
+        learner, purpose = self.controller.learner, purpose_of(message.cookie)
+        ofport, frame = message.match["in_port"], bytes(message.data)
         if purpose is Purpose.PROBE:
             for probe in self.controller.probes:
-                probe.packet_in(bytes(message.data))
+                probe.packet_in(frame)
         elif purpose is Purpose.GUEST_ND_BARE:
-            self.controller.learner.solicited(message.match["in_port"], bytes(message.data))
+            learner.answer_solicitation(ofport, frame)
         elif purpose in (Purpose.SYN, Purpose.SUBPORT_SYN):
-            self.controller.learner.packet_in(message.match["in_port"], bytes(message.data))
+            learner.packet_in(ofport, frame)
             # os-ken handles all queued packet-ins one after the other, without a pause.
             self._turns.give_way()
 

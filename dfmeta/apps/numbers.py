@@ -70,10 +70,10 @@ class Numbers:
                 port.ofport,
                 name.decode(errors="replace"),
             )
-        self._say_doubted()
+        self._log_doubted()
         return True
 
-    def _say_doubted(self) -> None:
+    def _log_doubted(self) -> None:
         """Log the ports that wait for OVSDB for longer than its answer takes on a busy host."""
         doubted, now = self._registry.doubted(), self._clock()
         for port in doubted:

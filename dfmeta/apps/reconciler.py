@@ -300,7 +300,7 @@ class Reconciler:
         """Return the number of dfmeta's flows that should be on the switch."""
         return len(self._fixed) + sum(map(len, self._sent.values())) - self._refused
 
-    def __iter__(self) -> Iterator[Flow]:
+    def flows(self) -> Iterator[Flow]:
         """Yield the flows that should be on the switch."""
         for flows in (self._fixed, *self._sent.values()):
             yield from flows.values()
@@ -338,12 +338,12 @@ class Reconciler:
                 turns.give_way()
                 while len(under_way) > UNCONFIRMED:
                     refused += self._confirm(*under_way.popleft(), odd)
-                self._insist_on(wire)
+                self._require_connection(wire)
         count += len(batch)
         self._send(batch, under_way)
         while under_way:
             refused += self._confirm(*under_way.popleft(), odd)
-        self._insist_on(wire)
+        self._require_connection(wire)
         self._refused, self.refusals = refused, odd
         return count
 
@@ -373,7 +373,7 @@ class Reconciler:
         wire = self.channel.wire
         removals = [
             _Mod(endpoint, dumped.flow and dumped.flow.match_key, None, wire.remove_found(dumped))
-            for dumped in self._way_in_first(strays)
+            for dumped in self._in_removal_order(strays)
             if dumped.flow is None or dumped.flow.match_key not in newer
         ]
         additions = [
@@ -435,7 +435,7 @@ class Reconciler:
         placed = self._fixed if mod.endpoint is None else self._sent.get(mod.endpoint, {})
         return mod.key is None or placed.get(mod.key) == mod.flow
 
-    def _insist_on(self, wire: Wire) -> None:
+    def _require_connection(self, wire: Wire) -> None:
         """Raise unless *wire*, the connection of the dump, is still in use.
 
         :raises NotConnectedError: when another connection is in use, or none.
@@ -472,13 +472,13 @@ class Reconciler:
             if endpoint is None:
                 continue
             if number is None or address is None:
-                self._mistrust(endpoint, read.key)
+                self._quarantine_key(endpoint, read.key)
             elif self._adopts(endpoint):
                 kept += self.registry.adopt(endpoint, number, address, clock.now())
             else:
                 self.registry.rest(endpoint, [number])
             if turns.give_way():
-                self._insist_on(wire)
+                self._require_connection(wire)
         if kept:
             LOG.info("Kept %d addresses of guests from an earlier run", kept)
 
@@ -491,7 +491,7 @@ class Reconciler:
         for endpoint, number, address in self._remembered():
             restored += self.registry.restore(endpoint, number, address, clock.now())
             if turns.give_way():
-                self._insist_on(wire)
+                self._require_connection(wire)
         if restored:
             LOG.info("Restored %d addresses of guests that the switch has lost", restored)
 
@@ -504,7 +504,7 @@ class Reconciler:
         if hop is not None and endpoint is not None and self._adopts(endpoint):
             self.registry.adopt_next_hop(endpoint, hop)
 
-    def _mistrust(self, endpoint: Endpoint, key: str) -> None:
+    def _quarantine_key(self, endpoint: Endpoint, key: str) -> None:
         """Let the number of a flow's key rest if the key may become another guest's."""
         with contextlib.suppress(ValueError):
             number = self._keys.number_of(ip_address(key))
@@ -525,7 +525,7 @@ class Reconciler:
         )
         return _by_key(self._builders.guest(served, tap))
 
-    def _way_in_first(self, strays: list[DumpedFlow]) -> list[DumpedFlow]:
+    def _in_removal_order(self, strays: list[DumpedFlow]) -> list[DumpedFlow]:
         """Order removals so that a path to the proxy is removed before its return path."""
         rank, last = self._pipeline.removal_rank, len(self._pipeline.removal_rank)
         return sorted(

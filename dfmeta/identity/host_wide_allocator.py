@@ -173,7 +173,7 @@ class HostWideAllocator(SlotAllocator):
         self._keys = keys
         self._versions = tuple(versions)
         self._pools = {version: NumberPool(keys.slots(version)) for version in (4, 6)}
-        self._laid: list[tuple[int, _Rest]] = []
+        self._unswept: list[tuple[int, _Rest]] = []
         """The resting numbers for which no sweep has ended, in the order of their beginning."""
         self._in_sweep = 0
         """How many of these rested already when the present sweep began."""
@@ -232,10 +232,10 @@ class HostWideAllocator(SlotAllocator):
         """See :class:`SlotAllocator`. The port keeps its first numbers."""
         port_id = guest.port.id
         for number in guest.slots:
-            self._lay(number, port_id)
+            self._begin_rest(number, port_id)
             self._keys.disown(guest.endpoint, number)
         for number in self._kept_for(guest):
-            self._lay(number, port_id)
+            self._begin_rest(number, port_id)
         self._tagged.pop(port_id, None)
         holder = self._holders.get(port_id)
         if holder is None or holder.endpoint is None:
@@ -279,7 +279,7 @@ class HostWideAllocator(SlotAllocator):
 
     def drop(self, guest: Guest, number: int) -> None:
         """See :class:`SlotAllocator`."""
-        self._lay(number, guest.port.id)
+        self._begin_rest(number, guest.port.id)
         if self._pool(number).leases[number].port is None:
             self._keys.disown(guest.endpoint, number)
 
@@ -289,7 +289,7 @@ class HostWideAllocator(SlotAllocator):
         A number that rests is not adopted: another flow, or the previous run, has had it for
         another guest.
         """
-        self._wake()
+        self._end_rests()
         version = address.ip.version
         pool = self._pools[version]
         lease = pool.leases.get(number, _Lease())
@@ -323,7 +323,7 @@ class HostWideAllocator(SlotAllocator):
         """See :class:`SlotAllocator`; *endpoint* may belong to another port now."""
         del endpoint
         for number in filter(self._is_guests, numbers):
-            self._lay(number, None)
+            self._begin_rest(number, None)
 
     def expect(self, endpoint: Endpoint, numbers: Iterable[int]) -> None:
         """See :class:`SlotAllocator`."""
@@ -335,7 +335,7 @@ class HostWideAllocator(SlotAllocator):
 
     def resting(self) -> list[int]:
         """See :class:`SlotAllocator`."""
-        self._wake()
+        self._end_rests()
         return [
             number
             for pool in self._pools.values()
@@ -345,22 +345,22 @@ class HostWideAllocator(SlotAllocator):
 
     def begin_sweep(self) -> None:
         """See :class:`SlotAllocator`."""
-        self._in_sweep = len(self._laid)
+        self._in_sweep = len(self._unswept)
 
     def end_sweep(self) -> None:
         """See :class:`SlotAllocator`."""
         until = self._clock() + REST
-        self._swept.append((until, self._laid[: self._in_sweep]))
-        del self._laid[: self._in_sweep]
+        self._swept.append((until, self._unswept[: self._in_sweep]))
+        del self._unswept[: self._in_sweep]
         self._in_sweep = 0
         self._kept_until = min(self._kept_until, until)
 
-    def _lay(self, number: int, port: PortId | None) -> None:
+    def _begin_rest(self, number: int, port: PortId | None) -> None:
         """Let a number rest; *port*: see :class:`_Rest`."""
         lease = self._pool(number).lease(number)
         self._keep(number, None)
         lease.user, lease.rest = None, _Rest(port)
-        self._laid.append((number, lease.rest))
+        self._unswept.append((number, lease.rest))
 
     def _keep(self, number: int, endpoint: Endpoint | None) -> None:
         """Keep a number for the present guest of *endpoint*; None: for no guest."""
@@ -374,7 +374,7 @@ class HostWideAllocator(SlotAllocator):
     def _kept_for(self, guest: Guest) -> list[int]:
         return sorted(self._kept.get(guest.endpoint, ()))
 
-    def _wake(self) -> None:
+    def _end_rests(self) -> None:
         """Release the numbers that have rested, or need not be kept any more."""
         now = self._clock()
         while self._swept and self._swept[0][0] <= now:
@@ -393,9 +393,9 @@ class HostWideAllocator(SlotAllocator):
 
     # First numbers
 
-    def settle(self) -> None:
+    def assign_waiting(self) -> None:
         """See :class:`SlotAllocator`."""
-        self._wake()
+        self._end_rests()
         changed: dict[PortId, _Holder] = {}
         for version, pool in self._pools.items():
             # Once for all of them: at a start thousands of ports may wait.
@@ -467,7 +467,7 @@ class HostWideAllocator(SlotAllocator):
         number = self._keys.number_of(address) if address.version == version else None
         if number is None or number in self._barred(version):
             return None
-        self._wake()
+        self._end_rests()
         lease = self._pools[version].leases.get(number)
         if lease is None:
             return number

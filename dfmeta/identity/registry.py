@@ -287,7 +287,7 @@ class Registry:
         guest = self._guests.get(endpoint)
         if guest is None or not guest.admits(address) or not self.certain(endpoint):
             return None
-        self.allocator.settle()
+        self.allocator.assign_waiting()
         for taken, slot in guest.slots.items():
             if slot.address == address:
                 slot.last_used = now
@@ -386,13 +386,13 @@ class Registry:
         This gives new ports their numbers. If it is called before the addresses of an earlier run
         are adopted, some of these may lose theirs.
         """
-        self.allocator.settle()
+        self.allocator.assign_waiting()
         return self.allocator.pending_ovsdb_writes()
 
     def ports_without_number(self) -> list[Port]:
         """Return the ports without a number, which get one that has become free at the next
         :meth:`learn` or :meth:`pending_ovsdb_writes`."""
-        self.allocator.settle()
+        self.allocator.assign_waiting()
         return self.allocator.ports_without_number()
 
     # Claims, for the proxy

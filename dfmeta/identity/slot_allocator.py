@@ -136,7 +136,7 @@ class SlotAllocator:
             return None
         return self.keys.key_of(port.endpoint, self.keys.slots(version)[0])
 
-    def settle(self) -> None:
+    def assign_waiting(self) -> None:
         """Give waiting ports their numbers, as many as are free."""
 
     def pending_ovsdb_writes(self) -> dict[str, MetaIds]:

@@ -66,12 +66,12 @@ def test_the_thread_that_reads_the_switch_gets_its_turn_first(rig: Rig) -> None:
         switch, theirs = socket.socketpair()
         with contextlib.closing(switch), contextlib.closing(theirs):
             rig.switch.socket = switch
-            rig.controller.heed()
+            rig.controller.drain_switch_messages()
             theirs.send(b"a message")
             heard: list[bytes] = []
             if reads:
                 eventlet.spawn_n(lambda to, sock: to.append(sock.recv(64)), heard, switch)
-            rig.controller.heed()
+            rig.controller.drain_switch_messages()
             assert heard == [b"a message"] * reads
 
 

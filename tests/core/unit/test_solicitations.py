@@ -20,7 +20,7 @@ def test_the_answer_goes_back_to_the_port() -> None:
     rig = connected()
     for target in SERVICE6:
         frame, before = solicit(target=target, option=False), packet_ins("solicitation")
-        rig.learner.solicited(13, frame)
+        rig.learner.answer_solicitation(13, frame)
         let_hub_run()
         answer = write_advertisement(parse_solicitation(frame), TAP.mac)
         out = rig.switch.packet_outs()[-1]
@@ -39,7 +39,7 @@ def test_only_a_guests_solicitation_for_the_service_is_answered() -> None:
         (solicit(source="::", option=False), 13, TAP6, "malformed"),
     ):
         rig, before = connected(tap), packet_ins(outcome)
-        rig.learner.solicited(ofport, frame)
+        rig.learner.answer_solicitation(ofport, frame)
         let_hub_run()
         assert rig.switch.packet_outs() == [], (ofport, tap, outcome)
         assert not outcome or packet_ins(outcome) == before + 1
@@ -48,5 +48,5 @@ def test_only_a_guests_solicitation_for_the_service_is_answered() -> None:
 def test_a_lost_connection_is_no_error() -> None:
     rig = connected()
     rig.disconnect()
-    rig.learner.solicited(13, solicit(option=False))
+    rig.learner.answer_solicitation(13, solicit(option=False))
     assert rig.switch.packet_outs() == []
