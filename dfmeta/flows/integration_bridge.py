@@ -316,45 +316,25 @@ def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> 
 
     The flow sets eth_dst, because the host's neighbour table may contain the guest's previous MAC.
     """
-    service = tap.service(address.ip.version)
-    label = tap.keys.label(slot)
-    if label is not None:
-        return _behind_the_patch(endpoint, address, label, tap=tap, family=service.family)
+    service, label = tap.service(address.ip.version), tap.keys.label(slot)
     family, service_ip = service.family, str(address.service or tap.guest_ip)
     actions: list[Action] = [
         SetField("eth_dst", address.mac),
         SetField(family.destination, str(address.ip)),
-        SetField("tcp_src", METADATA_PORT),
     ]
-    if service.ip != service_ip:
-        actions.append(SetField(family.source, service_ip))
+    if label is not None:
+        # The second bridge has restored the address and the port of the service.
+        match: Mapping[str, Value] = {**family.tcp, "eth_dst": label}
+        actions.append(SetField("eth_src", tap.mac))
+    else:
+        match = _from_listener(tap, service, str(tap.keys.key_of(endpoint, slot)))
+        actions.append(SetField("tcp_src", METADATA_PORT))
+        if service.ip != service_ip:
+            actions.append(SetField(family.source, service_ip))
     return flow(
         Purpose.REPLY,
-        {
-            **untagged(endpoint),
-            **_from_listener(tap, service, str(tap.keys.key_of(endpoint, slot))),
-        },
+        {**untagged(endpoint), **match},
         actions=(*actions, *tag(endpoint), Output(endpoint.ofport)),
-    )
-
-
-def _behind_the_patch(
-    endpoint: Endpoint, address: GuestAddress, label: str, *, tap: Tap, family: Family
-) -> Flow:
-    """Return the reply flow for frames of the second bridge, which have *label* as destination.
-
-    The second bridge has restored the address and the port of the service.
-    """
-    return flow(
-        Purpose.REPLY,
-        {**untagged(endpoint), **family.tcp, "eth_dst": label},
-        actions=(
-            SetField("eth_dst", address.mac),
-            SetField("eth_src", tap.mac),
-            SetField(family.destination, str(address.ip)),
-            *tag(endpoint),
-            Output(endpoint.ofport),
-        ),
     )
 
 

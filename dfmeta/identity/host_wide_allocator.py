@@ -450,11 +450,11 @@ class HostWideAllocator(SlotAllocator):
             self._unwritten.pop(holder.port.id, None)
 
     def _ids(self, holder: _Holder) -> MetaIds:
-        four, six = holder.firsts.get(4), holder.firsts.get(6)
+        number = holder.firsts.get(4)
         return MetaIds(
-            ip="" if four is None else str(self._keys.key_of(_ANYWHERE, four)),
-            mac="" if four is None else self._keys.label(four) or "",
-            ip6="" if six is None else str(self._keys.key_of(_ANYWHERE, six)),
+            ip=str(self.first_key(holder.port) or ""),
+            mac="" if number is None else self._keys.label(number),
+            ip6=str(self.first_key(holder.port, 6) or ""),
         )
 
     def _stored(self, port: Port, version: int) -> int | None:
