@@ -125,8 +125,8 @@ class ManagedBridge:
         """Request a comparison if another program has removed a flow that is needed."""
         if not self.channel.connected:
             return
-        removed_flow = self.channel.wire.removed(message)
-        if removed_flow is not None and self.reconciler.misses(removed_flow):
+        flow = self.channel.wire.removed(message)
+        if flow is not None and self.reconciler.misses(flow):
             self._lost_flows |= self.reconciler.confirmed
             self.reconciler.doubt()
 

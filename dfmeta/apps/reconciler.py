@@ -281,15 +281,13 @@ class Reconciler:
         self.confirmed = self._swept = False
         self._last.clear()
 
-    def misses(self, removed: DumpedFlow) -> bool:
+    def misses(self, removed: Flow) -> bool:
         """Return whether *removed*, of the classification table, should still be on the switch.
 
         The switch reports every removal in that table, whichever program requested it. It reports
         one of ours later than it confirms the batch: the flow may have been added again by then.
         """
-        if removed.flow is None:
-            return False
-        key, endpoint = removed.flow.match_key, read_address(removed.flow, self._keys).endpoint
+        key, endpoint = removed.match_key, read_address(removed, self._keys).endpoint
         if clock.now() - self._removed_at.pop(key, -math.inf) <= LATE:
             return False
         if endpoint is None:

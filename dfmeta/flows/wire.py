@@ -16,7 +16,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
-from dfmeta.flows.entry import Entry, Lean, read
+from dfmeta.flows.entry import Entry, read
 from dfmeta.flows.flow import (
     Action,
     Flow,
@@ -61,8 +61,7 @@ class DumpedFlow:
     table: int
     priority: int
     cookie: int
-    match: Any
-    """os-ken's match, or the entry with the match, to delete exactly this flow."""
+    match: tuple[tuple[str, Value], ...]
     packets: int = 0
     bytes: int = 0
 
@@ -109,9 +108,7 @@ class Wire:
 
     def remove_found(self, dumped: DumpedFlow) -> Any:
         """Return a message that deletes exactly the flow that a dump contained."""
-        match = dumped.match.stats().match if isinstance(dumped.match, Entry) else dumped.match
-        match = _match(dict(_fields(match)))
-        return self._delete_strict(dumped.table, dumped.priority, match)
+        return self._delete_strict(dumped.table, dumped.priority, _match(dict(dumped.match)))
 
     def remove_all(self) -> Any:
         """Return a message that deletes all flows of ours, in all tables."""
@@ -207,75 +204,34 @@ class Wire:
             self._bundle_control(bundle_id, ofp.ONF_BCT_COMMIT_REQUEST, flags),
         ]
 
-    def found(self, stats: Any) -> DumpedFlow | None:
+    def found(self, entry: Entry) -> DumpedFlow | None:
         """Read one entry of a flow dump; None when it is not a flow of ours or cannot be read."""
-        lean, match = None, stats
-        if isinstance(stats, Entry):
-            lean = read(stats, self._odd_action)
-            if lean is None and (stats := stats.stats()) is None:
-                return None
-        if lean is None:
-            lean, match = self._lean(stats), stats.match
-        if not is_ours(lean.cookie):
+        lean = read(entry, self._odd_action)
+        if lean is None or not is_ours(lean.cookie):
             return None
         purpose = self._purpose_at(present(lean.cookie), lean.table, lean.priority)
         goto = self.layout.stage(lean.goto) if lean.goto is not None else None
         return DumpedFlow(
             Flow(purpose, lean.match, lean.actions, goto) if purpose is not None else None,
-            table=lean.table,
-            priority=lean.priority,
-            cookie=lean.cookie,
-            match=match,
-            packets=lean.packets,
-            bytes=lean.bytes,
+            lean.table,
+            lean.priority,
+            lean.cookie,
+            lean.match,
+            lean.packets,
+            lean.bytes,
         )
 
-    def removed(self, message: Any) -> DumpedFlow | None:
-        """Read a flow-removed message, which has no actions; None when the flow was not ours."""
-        if not is_ours(message.cookie):
-            return None
+    def removed(self, message: Any) -> Flow | None:
+        """Read a flow-removed message, which has no actions; None when the flow was not ours, or is
+        not as this release declares it."""
         purpose = self._purpose_at(message.cookie, message.table_id, message.priority)
-        match = _fields(message.match)
-        return DumpedFlow(
-            Flow(purpose, match) if purpose is not None else None,
-            table=message.table_id,
-            priority=message.priority,
-            cookie=message.cookie,
-            match=message.match,
-        )
+        return Flow(purpose, _fields(message.match)) if purpose is not None else None
 
     def _purpose_at(self, cookie: int, table: int, priority: int) -> Purpose | None:
         purpose = self.layout.purpose(cookie)
         if purpose is None or self.layout.priority(purpose) != priority:
             return None
         return purpose if self.layout.table(purpose) == table else None
-
-    def _lean(self, stats: Any) -> Lean:
-        """Read an entry that os-ken has parsed."""
-        actions: list[Action] = []
-        goto = None
-        for instruction in stats.instructions:
-            match instruction:
-                case ofp_parser.OFPInstructionActions(type=ofp.OFPIT_APPLY_ACTIONS):
-                    actions.extend(
-                        _read_action(action, self._classification) for action in instruction.actions
-                    )
-                case ofp_parser.OFPInstructionGotoTable():
-                    goto = instruction.table_id
-                case ofp_parser.OFPInstructionMeter(meter_id=meter):
-                    actions.append(Opaque(f"meter:{meter}"))
-                case _:
-                    actions.append(Opaque(str(instruction)))
-        return Lean(
-            stats.table_id,
-            stats.priority,
-            stats.cookie,
-            stats.packet_count,
-            stats.byte_count,
-            _fields(stats.match),
-            tuple(actions),
-            goto,
-        )
 
     def _instructions(self, flow: Flow) -> list[Any]:
         instructions: list[Any] = []

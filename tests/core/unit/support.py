@@ -31,6 +31,7 @@ from ovs.db.types import UuidType
 from dfmeta import metrics
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import MetadataApp
+from dfmeta.flows.entry import Entry
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.wire import Wire
@@ -359,9 +360,9 @@ def stats_bytes(mod: Any, *, cookie: int | None = None, packets: int, octets: in
     return bytes(head + body)
 
 
-def stats_of(mod: Any, *, packets: int = 0, octets: int = 0) -> Any:
+def stats_of(mod: Any, *, packets: int = 0, octets: int = 0) -> Entry:
     """The same entry, as os-ken reads it."""
-    return ofp_parser.OFPFlowStats.parser(stats_bytes(mod, packets=packets, octets=octets), 0)
+    return Entry(stats_bytes(mod, packets=packets, octets=octets))
 
 
 def port_bytes(
@@ -560,7 +561,7 @@ class Rig:
     def flows(self) -> set[Any]:
         """What the switch has, as flows of ours."""
         wire = Wire(self.channel.layout)
-        found = [wire.found(stats) for stats in self.switch.dump()]
+        found = [wire.found(Entry(flowsim.stats(flow))) for flow in self.switch.flows]
         return {one.flow for one in found if one is not None}
 
 
