@@ -143,14 +143,7 @@ class Arrivals:
         :raises DfmetaError: when the switch does not answer.
         """
         request = self._channel.wire.dump(Purpose.REPLY, out_port=endpoint.ofport)
-        wire = self._channel.wire
-        entries = self._channel.request(request, "the count of replies").wait()
-        flows = (wire.found(dumped) for dumped in entries)
-        return sum(
-            dumped.packets
-            for dumped in flows
-            if dumped is not None and self._at(dumped) == endpoint
-        )
+        return self._by_endpoint(request, "the count of replies")[endpoint]
 
     def _count(self, purpose: Purpose, endpoint: Endpoint | None = None) -> tuple[int, int]:
         """Return the number of packets, and of flows."""
@@ -160,24 +153,22 @@ class Arrivals:
 
     def _read_all(self, total: tuple[int, int]) -> None:
         begun = self._clock()
-        counters = self._each(self._channel.wire.dump(Purpose.GUEST_SYN))
+        request = self._channel.wire.dump(Purpose.GUEST_SYN)
+        counters = self._by_endpoint(request, "the dump of flows of SYNs")
         ended = self._clock()
         self._reading = SynReading(counters, ended)
         self._total, self._due = total, ended + min((ended - begun) / SHARE, LONGEST_PAUSE)
 
-    def _each(self, request: object) -> dict[Endpoint, int]:
-        wire, turns, counted = self._channel.wire, Turns(), Counter[Endpoint]()
-        entries = self._channel.request(request, "the dump of flows of SYNs").wait()
-        for entry in entries:
-            dumped = wire.found(entry)
-            endpoint = self._at(dumped) if dumped is not None else None
-            if dumped is not None and endpoint is not None:
-                counted[endpoint] += dumped.packets
+    def _by_endpoint(self, request: object, what: str) -> Counter[Endpoint]:
+        """Return the packets of the flows in a dump by endpoint."""
+        wire, turns, counters = self._channel.wire, Turns(), Counter[Endpoint]()
+        for dumped in map(wire.found, self._channel.request(request, what).wait()):
+            if dumped is not None and dumped.flow is not None:
+                endpoint = read_address(dumped.flow, self._keys).endpoint
+                if endpoint is not None:
+                    counters[endpoint] += dumped.entry.packets
             turns.give_way()
-        return dict(counted)
-
-    def _at(self, dumped: DumpedFlow) -> Endpoint | None:
-        return read_address(dumped.flow, self._keys).endpoint if dumped.flow is not None else None
+        return counters
 
 
 class Drops:
@@ -199,7 +190,7 @@ class Drops:
             reason = BY_FLOW.get(dumped.flow.purpose) if dumped.flow is not None else None
             if dumped.flow is None or reason is None:
                 continue
-            key, packets = dumped.flow.match_key, dumped.packets
+            key, packets = dumped.flow.match_key, dumped.entry.packets
             self._packets[key] = packets
             # The counts of the first dump were added to the metric by an earlier run. The counter
             # of a flow that was installed again begins at zero.

@@ -22,7 +22,7 @@ from dfmeta.errors import SwitchError
 from dfmeta.flows.flow import Foreign, Seen
 from dfmeta.flows.pipeline import BR_META, Layout, Stage, is_ours
 from dfmeta.flows.port_down import PortBits
-from dfmeta.flows.wire import Wire
+from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.runtime import clock
 
 TIMEOUT = 5.0
@@ -157,18 +157,16 @@ def _read(path: Path, layout: Layout) -> BridgeFlows:
             theirs = None
     if entries is None:
         raise SwitchError(what="the dump of flows", cause="os-ken cannot read it")
-    dumped_flows = [entry for entry in map(wire.found, entries) if entry is not None]
-    return BridgeFlows(
-        tuple(
-            Seen(
-                entry.current, entry.table, entry.priority, entry.cookie, entry.packets, entry.bytes
-            )
-            for entry in dumped_flows
-        ),
-        None
-        if theirs is None
-        else tuple(_foreign(entry) for entry in theirs if not is_ours(entry.cookie)),
-    )
+    dumped = tuple(_seen(flow) for flow in map(wire.found, entries) if flow is not None)
+    if theirs is None:
+        return BridgeFlows(dumped, None)
+    return BridgeFlows(dumped, tuple(_foreign(flow) for flow in theirs if not is_ours(flow.cookie)))
+
+
+def _seen(dumped: DumpedFlow) -> Seen:
+    entry = dumped.entry
+    place = entry.table, entry.priority, entry.cookie
+    return Seen(dumped.current, *place, entry.packets, entry.bytes)
 
 
 def _read_bits(path: Path, layout: Layout) -> dict[int, PortBits]:

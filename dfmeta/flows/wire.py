@@ -16,7 +16,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
-from dfmeta.flows.entry import Entry, read
+from dfmeta.flows.entry import Entry, Lean, read
 from dfmeta.flows.flow import (
     Action,
     Flow,
@@ -58,17 +58,12 @@ class DumpedFlow:
     flow: Flow | None
     """None when its table, its priority or its cookie is not one that this release declares for any
     version of the cookie."""
-    table: int
-    priority: int
-    cookie: int
-    match: tuple[tuple[str, Value], ...]
-    packets: int = 0
-    bytes: int = 0
+    entry: Lean
 
     @property
     def current(self) -> Flow | None:
         """The flow, if its cookie has the present version."""
-        return self.flow if purpose_of(self.cookie) is not None else None
+        return self.flow if purpose_of(self.entry.cookie) is not None else None
 
 
 class Wire:
@@ -108,7 +103,8 @@ class Wire:
 
     def remove_found(self, dumped: DumpedFlow) -> Any:
         """Return a message that deletes exactly the flow that a dump contained."""
-        return self._delete_strict(dumped.table, dumped.priority, _match(dict(dumped.match)))
+        entry = dumped.entry
+        return self._delete_strict(entry.table, entry.priority, _match(dict(entry.match)))
 
     def remove_all(self) -> Any:
         """Return a message that deletes all flows of ours, in all tables."""
@@ -211,15 +207,8 @@ class Wire:
             return None
         purpose = self._purpose_at(present(lean.cookie), lean.table, lean.priority)
         goto = self.layout.stage(lean.goto) if lean.goto is not None else None
-        return DumpedFlow(
-            Flow(purpose, lean.match, lean.actions, goto) if purpose is not None else None,
-            lean.table,
-            lean.priority,
-            lean.cookie,
-            lean.match,
-            lean.packets,
-            lean.bytes,
-        )
+        flow = Flow(purpose, lean.match, lean.actions, goto) if purpose is not None else None
+        return DumpedFlow(flow, lean)
 
     def removed(self, message: Any) -> Flow | None:
         """Read a flow-removed message, which has no actions; None when the flow was not ours, or is

@@ -188,4 +188,4 @@ def test_a_stray_is_taken_away_by_the_match_of_its_entry() -> None:
     assert found is not None
     removal = wire.remove_found(found)
     assert dict(removal.match.items()) == dict(wire.remove(stray).match.items())
-    assert (removal.table_id, removal.priority) == (found.table, found.priority)
+    assert (removal.table_id, removal.priority) == (found.entry.table, found.entry.priority)

@@ -143,7 +143,7 @@ def test_dump_reads_as_the_flow_that_was_added(bridge: str) -> None:
         found = wire.found(dumped(wire, one))
         assert found is not None
         assert found.flow == one
-        assert found.cookie == cookie_of(one.purpose)
+        assert found.entry.cookie == cookie_of(one.purpose)
 
 
 @FEW

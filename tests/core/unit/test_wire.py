@@ -103,8 +103,8 @@ def test_dump_reads_as_the_flow_that_was_added() -> None:
     for wire, flow, mod in on_each_wire():
         found = as_found(wire, stats_of(mod, packets=3, octets=180))
         assert (found.current, found.flow) == (flow, flow)
-        assert (found.packets, found.bytes) == (3, 180), flow
-        assert found.cookie == cookie_of(flow.purpose), flow
+        assert (found.entry.packets, found.entry.bytes) == (3, 180), flow
+        assert found.entry.cookie == cookie_of(flow.purpose), flow
 
 
 def test_added_flow_has_its_declared_place() -> None:
