@@ -34,6 +34,7 @@ _KEY_TYPE: Final = re.compile(
     r"ssh-(rsa|dss|ed25519)|ecdsa-sha2-nistp(256|384|521)"
     r"|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com"
 )
+NOT_ONE_LINE: Final = "it has control characters in it, or is not UTF-8"
 _SHOWN: Final = 40
 """Characters of a long value that an error repeats."""
 MEMBERS: Final = frozenset(
@@ -48,57 +49,39 @@ def hostname(option: str, text: str) -> str:
     """Return a host name, with or without a domain (RFC 1123, 2.1). Empty stays empty."""
     labels = text.split(".")
     good = all(_LABEL.fullmatch(label) and len(label) <= LABEL_MAX for label in labels)
-    if text and (not good or len(text) > HOSTNAME_MAX):
-        raise RecordError(
-            what=option,
-            value=_short(text),
-            cause="it is not a host name",
-            remedy=f"Use letters, digits and dashes, at most {LABEL_MAX} between two dots",
-        )
+    remedy = f"Use letters, digits and dashes, at most {LABEL_MAX} between two dots"
+    with _refusing(option, _short(text), remedy):
+        if text and (not good or len(text) > HOSTNAME_MAX):
+            raise ValueError("it is not a host name")
     return text
 
 
 def text_value(option: str, text: str, *, limit: int | None = TEXT_MAX) -> str:
     """Return one line of text without control characters. Empty stays empty."""
-    if not is_one_line(text):
-        raise RecordError(
-            what=option,
-            value=_short(text),
-            cause="it has control characters in it, or is not UTF-8",
-            remedy="Use one line of text",
-        )
-    if limit is not None and len(text) > limit:
-        raise RecordError(
-            what=option,
-            value=_short(text),
-            cause=f"it has {len(text)} characters",
-            remedy=f"Use at most {limit}",
-        )
+    with _refusing(option, _short(text), "Use one line of text"):
+        if not is_one_line(text):
+            raise ValueError(NOT_ONE_LINE)
+    with _refusing(option, _short(text), f"Use at most {limit}"):
+        if limit is not None and len(text) > limit:
+            raise ValueError(f"it has {len(text)} characters")
     return text
 
 
 def meta_item(option: str, text: str) -> tuple[str, str]:
     """Return key and value of ``k=v``; the value may be empty."""
     key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise RecordError(
-            what=option, value=_short(text), cause="it is not key=value", remedy="Write key=value"
-        )
+    with _refusing(option, _short(text), "Write key=value"):
+        if not key or not equals:
+            raise ValueError("it is not key=value")
     return text_value(option, key), text_value(option, value, limit=None)
 
 
 def http_tokens(option: str, text: str) -> str | None:
     """Return a mode of http_tokens; None for ``default``, the configured mode."""
-    if text == "default":
-        return None
-    if text not in HTTP_TOKENS:
-        raise RecordError(
-            what=option,
-            value=_short(text),
-            cause="there is no such mode",
-            remedy=f"Give one of {', '.join(HTTP_TOKENS)}, or default",
-        )
-    return text
+    with _refusing(option, _short(text), f"Give one of {', '.join(HTTP_TOKENS)}, or default"):
+        if text not in (*HTTP_TOKENS, "default"):
+            raise ValueError("there is no such mode")
+    return None if text == "default" else text
 
 
 def userdata(option: str, content: bytes, *, name: str) -> bytes:
@@ -106,30 +89,22 @@ def userdata(option: str, content: bytes, *, name: str) -> bytes:
 
     :param name: name of its file, which errors show instead of the content.
     """
-    if len(content) > USERDATA_MAX:
-        raise RecordError(
-            what=option,
-            value=name,
-            cause=f"it has more than {USERDATA_MAX} bytes",
-            remedy="Let the user-data download large files",
-        )
+    with _refusing(option, name, "Let the user-data download large files"):
+        if len(content) > USERDATA_MAX:
+            raise ValueError(f"it has more than {USERDATA_MAX} bytes")
     return content
 
 
 def networks(option: str, texts: Sequence[str]) -> list[Network]:
     """Return addresses and blocks; empty texts are skipped."""
-    found = []
+    parsed = []
     for text in filter(None, texts):
-        try:
-            found.append(parse_network(text))
-        except ValueError:
-            raise RecordError(
-                what=option,
-                value=_short(text),
-                cause="it is neither an address nor a block of them",
-                remedy="Write 192.0.2.7, 2001:db8::7 or 192.0.2.0/28",
-            ) from None
-    return found
+        with _refusing(option, _short(text), "Write 192.0.2.7, 2001:db8::7 or 192.0.2.0/28"):
+            try:
+                parsed.append(parse_network(text))
+            except ValueError:
+                raise ValueError("it is neither an address nor a block of them") from None
+    return parsed
 
 
 def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
@@ -137,39 +112,27 @@ def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
 
     :param name: name of its file, which errors show instead of the content.
     """
-    try:
-        with _sound(option, name, "Name a file with one JSON object"):
-            found = strict.parse_object(content)
-        if "id" in found and "metadata" in found and found.keys() <= MEMBERS:
-            raise RecordError(
-                what=option,
-                value=name,
-                cause="it is a body of the admin API, and a guest would find its metadata one "
-                "level too deep",
-                remedy="Give the value of its member metadata, or put it on one line of a file "
-                "for dfmeta store import",
-            )
-        validate_in(found)
-        if places := unusable(found):
-            raise RecordError(
-                what=option,
-                value=name,
-                cause=f"{places[0]} is neither an OpenSSH public key nor a certificate",
-                remedy="Give lines of .pub files, or a certificate in PEM form",
-            )
-    except DeviceError as error:
-        raise RecordError(
-            what=option,
-            value=name,
-            cause=f"{error.path}: {error.cause}",
-            remedy="See doc/source/devices.rst for the rules",
-        ) from None
-    return found
+    with _refusing(option, name, "Name a file with one JSON object"):
+        members = strict.parse_object(content)
+    of_body = "Give the value of its member metadata, or put it on one line of a file for dfmeta "
+    with _refusing(option, name, f"{of_body}store import"):
+        if "id" in members and "metadata" in members and members.keys() <= MEMBERS:
+            body = "it is a body of the admin API"
+            raise ValueError(f"{body}, and a guest would find its metadata one level too deep")
+    with _refusing(option, name, "See doc/source/devices.rst for the rules"):
+        try:
+            validate_in(members)
+        except DeviceError as error:
+            raise ValueError(f"{error.path}: {error.cause}") from None
+    with _refusing(option, name, "Give lines of .pub files, or a certificate in PEM form"):
+        if places := unusable(members):
+            raise ValueError(f"{places[0]} is neither an OpenSSH public key nor a certificate")
+    return members
 
 
 def network_config(option: str, content: bytes, *, name: str) -> str:
     """Return a network configuration of cloud-init as it is written: a YAML or JSON mapping."""
-    with _sound(option, name, "Name a file that begins with version: 2, or with network:"):
+    with _refusing(option, name, "Name a file that begins with version: 2, or with network:"):
         text = strict.decode(content)
         strict.parse_mapping(text)
         strictjson.check(text)
@@ -182,7 +145,7 @@ def vendor_data(option: str, content: bytes, *, name: str) -> str | dict[str, An
     The first line of such a text names its format; a cloud-config has to be a mapping.
     """
     remedy = f"Name a file with a JSON object, or one that begins with {_CLOUD_CONFIG} or #!"
-    with _sound(option, name, remedy):
+    with _refusing(option, name, remedy):
         text = strict.decode(content)
         if text.lstrip().startswith("{"):
             return strict.parse_object(text)
@@ -200,22 +163,17 @@ def ssh_keys(option: str, text: str, *, name: str = "") -> list[str]:
     :param name: name of its file, which errors show instead of the content: that may be a private
         key, given by mistake.
     """
-    if not name and "\n" in text.strip() and "PRIVATE KEY" not in text:
-        raise RecordError(
-            what=option,
-            value=_short(text),
-            cause="it has a line break in it, and a key is one line",
-            remedy="Give one key for each --ssh-key, or @FILE",
-        )
+    with _refusing(option, _short(text), "Give one key for each --ssh-key, or @FILE"):
+        if not name and "\n" in text.strip() and "PRIVATE KEY" not in text:
+            raise ValueError("it has a line break in it, and a key is one line")
     # Not splitlines(): a key's comment may contain its other line boundaries.
     lines = [line.strip() for line in text.split("\n")]
     keys = [line for line in lines if line and not line.startswith("#")]
     for key in keys:
         _check_key(option, key, shown=name)
-    if name and not keys:
-        raise RecordError(
-            what=option, value=name, cause="it contains no key", remedy="Name a .pub file"
-        )
+    with _refusing(option, name, "Name a .pub file"):
+        if name and not keys:
+            raise ValueError("it contains no key")
     return keys
 
 
@@ -226,18 +184,14 @@ def _check_key(option: str, line: str, *, shown: str) -> None:
     if "PRIVATE KEY" in line:
         cause, shown = "it is a private key", shown or "(not shown)"
     elif not is_one_line(line):
-        cause = "it has control characters in it, or is not UTF-8"
+        cause = NOT_ONE_LINE
     elif not _KEY_TYPE.fullmatch(kind):
         cause = "it does not begin with a type of key, such as ssh-ed25519"
     elif not _blob_is_of(kind, blob):
         cause = f"the text after {kind} is not the base64 of such a key; it may be cut off"
-    if cause:
-        raise RecordError(
-            what=option,
-            value=shown or _short(line),
-            cause=cause,
-            remedy="Give a line of a .pub file, or @FILE",
-        )
+    with _refusing(option, shown or _short(line), "Give a line of a .pub file, or @FILE"):
+        if cause:
+            raise ValueError(cause)
 
 
 def _blob_is_of(kind: str, text: str) -> bool:
@@ -257,12 +211,12 @@ def _blob_is_of(kind: str, text: str) -> bool:
 
 
 @contextlib.contextmanager
-def _sound(option: str, name: str, remedy: str) -> Iterator[None]:
-    """Turn a ValueError about a file into our error."""
+def _refusing(option: str, shown: str, remedy: str) -> Iterator[None]:
+    """Turn a ValueError about a value into our error."""
     try:
         yield
     except ValueError as error:
-        raise RecordError(what=option, value=name, cause=error, remedy=remedy) from None
+        raise RecordError(what=option, value=shown, cause=error, remedy=remedy) from None
 
 
 def _short(text: str) -> str:
