@@ -24,7 +24,7 @@ from dfmeta.errors import LookupAnswerError, LookupAwayError
 from dfmeta.http.client import Clock, HttpClient, UrlRequest
 from dfmeta.runtime import clock
 from dfmeta.store.lookup.upstream import fetch
-from dfmeta.store.strictjson import loads
+from dfmeta.store.strictjson import loads_object
 
 TOKEN_MAX: Final = 16384
 """Maximum bytes of a token, the limit of servers for a header."""
@@ -37,17 +37,10 @@ LIFE: Final = 300.0
 """Lifetime of a token in seconds if the issuer does not give one."""
 LIFE_MAX: Final = 86400.0
 """Longest lifetime of a token, in seconds."""
-_COMMON: Final = {
-    "Accept": "application/json",
-}
 _ERRORS: Final = frozenset(
     {
-        "invalid_request",
-        "invalid_client",
-        "invalid_grant",
-        "unauthorized_client",
-        "unsupported_grant_type",
-        "invalid_scope",
+        *("invalid_request", "invalid_client", "invalid_grant", "invalid_scope"),
+        *("unauthorized_client", "unsupported_grant_type"),
     }
 )
 """Error codes of RFC 6749, 5.2."""
@@ -140,24 +133,23 @@ class IssuerToken:
             self._lock.release()
 
     def _fetch(self, deadline: float) -> None:
-        credentials = self._credentials
-        if self._endpoint is None:
-            self._endpoint = self._discover(deadline)
+        self._endpoint = self._endpoint or self._discover(deadline)
         url, basic = self._endpoint
-        form = {"grant_type": "client_credentials"}
-        form |= {"audience": credentials.audience} if credentials.audience else {}
-        form |= {"scope": " ".join(credentials.scopes)} if credentials.scopes else {}
-        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        credentials, headers = self._credentials, {}
+        client = {"client_id": credentials.client_id, "client_secret": credentials.client_secret}
         if basic:
             # Id and secret are form-encoded before base64 (RFC 6749, 2.3.1).
-            pair = map(quote_plus, (credentials.client_id, credentials.client_secret))
-            encoded = base64.b64encode(":".join(pair).encode()).decode()
-            headers["Authorization"] = f"Basic {encoded}"
-        else:
-            form["client_id"] = credentials.client_id
-            form["client_secret"] = credentials.client_secret
+            pair = ":".join(map(quote_plus, client.values()))
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        form = {
+            "grant_type": "client_credentials",
+            "audience": credentials.audience,
+            "scope": " ".join(credentials.scopes),
+            **({} if basic else client),
+        }
+        body = urlencode({name: text for name, text in form.items() if text})
         begun = self._clock()
-        status, answer = self._ask(url, deadline, headers, urlencode(form).encode())
+        status, answer = self._ask(url, deadline, headers, body.encode())
         if status != 200:
             # The endpoint may have moved: the next fetch runs discovery again.
             self._endpoint = None
@@ -179,40 +171,35 @@ class IssuerToken:
     def _discover(self, deadline: float) -> tuple[str, bool]:
         """Return the token endpoint, and whether it takes the secret in a header."""
         issuer = self._credentials.issuer.rstrip("/")
-        status, answer = self._ask(f"{issuer}{DISCOVERY}", deadline)
+        status, answer = self._ask(f"{issuer}{DISCOVERY}", deadline, {})
         if status != 200:
             raise self._away(f"it answers {DISCOVERY} with status {status}")
-        if not isinstance(answer.get("issuer"), str):
-            raise self._away(f"its {DISCOVERY} is invalid")
-        if answer["issuer"].rstrip("/") != issuer:
-            raise self._away(f"its {DISCOVERY} names another issuer")
+        if str(answer.get("issuer")).rstrip("/") != issuer:
+            raise self._away(f"its {DISCOVERY} names another issuer, or none")
         url = answer.get("token_endpoint")
         schemes = ("https://",) if issuer.lower().startswith("https:") else ("https://", "http://")
         if not isinstance(url, str) or not url.lower().startswith(schemes) or not url.isascii():
             raise self._away(f"its token_endpoint does not begin with {' or '.join(schemes)}")
-        ways = answer.get("token_endpoint_auth_methods_supported")
-        ways = ways if isinstance(ways, list) else []
-        return url, "client_secret_basic" in ways or "client_secret_post" not in ways
+        methods = answer.get("token_endpoint_auth_methods_supported")
+        methods = methods if isinstance(methods, list) else []
+        return url, "client_secret_basic" in methods or "client_secret_post" not in methods
 
     def _ask(
-        self,
-        url: str,
-        deadline: float,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        self, url: str, deadline: float, headers: Mapping[str, str], body: bytes | None = None
     ) -> tuple[int, Mapping[str, Any]]:
         """Return the status of an answer, and the JSON object in it; empty if there is none."""
-        request = UrlRequest(url, {**_COMMON, **(headers or {})}, body, deadline)
+        headers = {"Accept": "application/json", **headers}
+        if body is not None:
+            headers["Content-Type"] = "application/x-www-form-urlencoded"
         try:
-            reply = fetch(self._client, request)
+            reply = fetch(self._client, UrlRequest(url, headers, body, deadline))
         except LookupAnswerError as error:
             # The invalid answer is the issuer's, not that of the upstream store.
             raise self._away(str(error.fields["cause"])) from error
         try:
-            answer = loads(reply.body)
+            return reply.status, loads_object(reply.body)
         except ValueError:
-            answer = None
-        return reply.status, answer if isinstance(answer, dict) else {}
+            return reply.status, {}
 
     def _away(self, cause: str) -> LookupAwayError:
         return LookupAwayError(
