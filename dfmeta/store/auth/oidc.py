@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -125,7 +125,7 @@ class OidcVerifier:
         scopes = granted(claims, self._settings.roles_claim)
         return Client(f"subject {subject(claims)}", scopes)
 
-    def _key_of(self, token: str) -> Key | None:
+    def _key_of(self, token: str) -> IssuerKey | None:
         """Return the key that a token names as the key of its signature.
 
         A token that no key could verify is refused here, so that it does not cause a fetch.
@@ -149,8 +149,8 @@ def subject(claims: Mapping[str, Any]) -> str:
     :returns: :data:`SUBJECT_SHOWN` printable ASCII characters at most; others are escaped, spaces
         included. "-" if there is no subject.
     """
-    found = claims.get("sub")
-    text = found if isinstance(found, str) else ""
+    claim = claims.get("sub")
+    text = claim if isinstance(claim, str) else ""
     escaped = text.encode("unicode_escape").decode("ascii").replace(" ", r"\x20")
     return escaped[:SUBJECT_SHOWN] or "-"
 
@@ -160,29 +160,29 @@ def granted(claims: Mapping[str, Any], roles_claim: str) -> frozenset[str]:
 
     :param roles_claim: a claim's name, which may contain dots, or names of members joined by dots.
     """
-    found: set[str] = set()
-    for name in SCOPE_CLAIMS:
-        found.update(_words(claims.get(name)))
+    values = [claims.get(name) for name in SCOPE_CLAIMS]
     if roles_claim in claims:
-        found.update(_words(claims[roles_claim]))
+        values.append(claims[roles_claim])
     elif roles_claim:
-        found.update(_words(_follow(claims, roles_claim.split("."))))
-    return frozenset(found)
+        values.append(_follow(claims, roles_claim.split(".")))
+    return frozenset(scope for value in values for scope in _words(value))
 
 
-def issuer_keys(settings: OidcSettings) -> Sequence[Key]:
-    """Fetch the issuer's keys.
+def issuer_keys(settings: OidcSettings) -> Sequence[IssuerKey]:
+    """Fetch the issuer's keys that can verify a signature.
 
     :raises IssuerError: the keys cannot be fetched, or none of them can verify a token.
     """
     url = settings.jwks_url or discover(settings.issuer)
-    try:
-        keys = tuple(read_keys(fetch_json(url)))
-    except IssuerError as error:
-        raise IssuerError(url=url, cause=error.cause) from error
-    if not keys:
+    document = fetch_json(url)
+    members = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(members, list):
+        raise IssuerError(url=url, cause="there is no list of keys in it")
+    keys = [_read_key(member) for member in members[:KEYS_MAX] if isinstance(member, dict)]
+    usable = tuple(key for key in keys if key is not None)
+    if not usable:
         raise IssuerError(url=url, cause="there is no key in it that can verify a token")
-    return keys
+    return usable
 
 
 def discover(issuer: str) -> str:
@@ -196,11 +196,11 @@ def discover(issuer: str) -> str:
         raise IssuerError(url=url, cause="it is not a JSON object")
     if document.get("issuer") != issuer:
         raise IssuerError(url=url, cause="it names another issuer than [store] oidc_issuer")
-    found = document.get("jwks_uri")
+    uri = document.get("jwks_uri")
     schemes = ("https://",) if issuer.lower().startswith("https:") else ("https://", "http://")
-    if not isinstance(found, str) or not found.lower().startswith(schemes):
+    if not isinstance(uri, str) or not uri.lower().startswith(schemes):
         raise IssuerError(url=url, cause=f"its jwks_uri does not begin with {' or '.join(schemes)}")
-    return found
+    return uri
 
 
 def fetch_json(url: str, *, timeout: float = TIMEOUT) -> Any:
@@ -235,31 +235,17 @@ def _words(value: Any) -> Sequence[str]:
     """Return the scopes in a claim: words of a string, or strings of a list."""
     if isinstance(value, str):
         return value.split()
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else ()
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else ()
 
 
 @dataclass(frozen=True)
-class Key:
+class IssuerKey:
     """A public key and the algorithms of signatures that it may verify."""
 
     kid: str | None
     algorithms: tuple[str, ...]
     public: Any
     """The key as an object of the cryptography library."""
-
-
-def read_keys(document: object) -> Iterator[Key]:
-    """Yield the keys of a JWK set that can verify a signature; other keys are skipped.
-
-    :raises IssuerError: *document* is not a set; the caller has to fill in ``url``.
-    """
-    members = document.get("keys") if isinstance(document, dict) else None
-    if not isinstance(members, list):
-        raise IssuerError(url="JWK set", cause="there is no list of keys in it")
-    for member in members[:KEYS_MAX]:
-        key = _read_key(member) if isinstance(member, dict) else None
-        if key is not None:
-            yield key
 
 
 class KeyCache:
@@ -270,16 +256,16 @@ class KeyCache:
     """
 
     def __init__(
-        self, fetch: Callable[[], Sequence[Key]], *, clock: Callable[[], float] = clock.now
+        self, fetch: Callable[[], Sequence[IssuerKey]], *, clock: Callable[[], float] = clock.now
     ) -> None:
         self._fetch = fetch
         self._clock = clock
         self._lock = threading.Lock()
-        self._keys: tuple[Key, ...] = ()
+        self._keys: tuple[IssuerKey, ...] = ()
         self._due = self._search_due = clock()
         self._failure = ""
 
-    def find(self, kid: str | None, algorithm: str) -> Key | None:
+    def find(self, kid: str | None, algorithm: str) -> IssuerKey | None:
         """Return the key that a token names; None if there is no such key.
 
         :param kid: key id in the token, not trusted; None stands for the only key of *algorithm*.
@@ -333,7 +319,7 @@ class KeyCache:
             self._due = self._clock() + LIFESPAN
 
 
-def _pick(keys: Sequence[Key], kid: str | None, algorithm: str) -> Key | None:
+def _pick(keys: Sequence[IssuerKey], kid: str | None, algorithm: str) -> IssuerKey | None:
     fitting = [
         key for key in keys if algorithm in key.algorithms and (kid is None or key.kid == kid)
     ]
@@ -341,7 +327,7 @@ def _pick(keys: Sequence[Key], kid: str | None, algorithm: str) -> Key | None:
     return fitting[0] if fitting and (kid is not None or len(fitting) == 1) else None
 
 
-def _read_key(member: dict[str, Any]) -> Key | None:
+def _read_key(member: dict[str, Any]) -> IssuerKey | None:
     algorithms = _algorithms(member)
     kid = member.get("kid")
     if not algorithms or not isinstance(kid, str | None):
@@ -358,7 +344,7 @@ def _read_key(member: dict[str, Any]) -> Key | None:
     if member["kty"] == "RSA" and public.key_size < RSA_BITS:
         LOG.debug("an RSA key of the issuer of tokens has fewer than %d bits: not used", RSA_BITS)
         return None
-    return Key(kid, algorithms, public)
+    return IssuerKey(kid, algorithms, public)
 
 
 def _algorithms(member: dict[str, Any]) -> tuple[str, ...]:
