@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
 
 import webob
@@ -47,6 +47,7 @@ from dfmeta.store.api.representations import (
     wants_envelope,
 )
 from dfmeta.store.api.requests import (
+    INVALID_BODY,
     parse_after,
     parse_device,
     parse_id,
@@ -70,6 +71,12 @@ LARGE: Final = 16 * 1024
 """Bytes above which a body is parsed aside: 1 MB of small objects takes a third of a second."""
 RETRY_SECONDS: Final = 1
 """Retry-After of a 503."""
+_FAILURES: Final[Mapping[type[StoreError], tuple[int, str]]] = {
+    LookupAwayError: (503, "upstream does not answer"),
+    LookupAnswerError: (502, "upstream answers nonsense"),
+    StoreAwayError: (503, "the database does not answer"),
+    StoreFullError: (507, "the disk of the database is full"),
+}
 
 REFUSED: Final = (401, 403)
 """Statuses of a refused client (RFC 9110, 15.5.2 and 15.5.4)."""
@@ -79,20 +86,9 @@ NOT_KNOWN: Final = "an unknown client"
 
 Refresh = Callable[[Kind, str], Record | None]
 Gate = Callable[[webob.Request], str]
+Aside = Callable[[Callable[[], Any]], Any]
+"""Runs a long computation without blocking other requests."""
 _T = TypeVar("_T")
-
-
-class Aside(Protocol):
-    """Runs a long computation without blocking other requests."""
-
-    def __call__(self, step: Callable[[], _T]) -> _T:
-        """Return the result of *step*, or raise its exception."""
-        ...
-
-
-def at_once(step: Callable[[], _T]) -> _T:
-    """Run *step* in the caller's thread; see :class:`Aside`."""
-    return step()
 
 
 @dataclass(slots=True)
@@ -154,7 +150,7 @@ class AdminApi:
     :param refresh: queries the upstream store for one half of a record, stores it and returns the
         record, or None if the upstream store has none; raises StoreError. None: there is no
         upstream store.
-    :param aside: runs a long computation without blocking other requests.
+    :param aside: see :data:`Aside`.
     :param gate: returns the reason to refuse a request, or an empty string. It is called before
         anything of the request's body is read.
     """
@@ -166,7 +162,7 @@ class AdminApi:
         authorizer: Authorizer | None,
         max_body: int,
         refresh: Refresh | None,
-        aside: Aside = at_once,
+        aside: Aside = lambda step: step(),
         gate: Gate | None = None,
     ) -> None:
         self._repository = repository
@@ -266,7 +262,8 @@ class AdminApi:
 
     def _parsed(self, call: AuditedCall, parse: Callable[[bytes], _T]) -> _T:
         text = read_body(call.request, self._max_body)
-        return self._aside(lambda: parse(text)) if len(text) > LARGE else parse(text)
+        parsed: _T = self._aside(lambda: parse(text)) if len(text) > LARGE else parse(text)
+        return parsed
 
     def _get(self, kind: Kind, call: AuditedCall) -> Answer:
         return self._one(kind, self._repository.get(call.record_id), call)
@@ -353,27 +350,23 @@ def read_body(request: webob.Request, limit: int) -> bytes:
     """
     # None: it is chunked, or there is none.
     length = request.content_length
+    messages = {
+        413: f"request body over {limit} bytes",
+        408: "the request body did not come",
+        503: "too many large bodies at once",
+        400: INVALID_BODY,
+    }
     try:
         body: bytes = request.body_file_raw.read(limit if length is None else min(length, limit))
     except BadRequestError as error:
-        if error.reason == "chunks":
-            message = "the request body has too many chunks"
-            raise ApiError(status=413, message=message) from error
-        raise _refused_body(error.status, limit) from error
+        status = error.status if error.status in messages else 400
+        chunks = error.reason == "chunks"
+        message = "the request body has too many chunks" if chunks else messages[status]
+        raise ApiError(status=413 if chunks else status, message=message) from error
     if length is not None and len(body) < length:
-        raise _refused_body(413 if length > limit else 400, limit)
+        status = 413 if length > limit else 400
+        raise ApiError(status=status, message=messages[status])
     return body
-
-
-def _refused_body(status: int, limit: int) -> ApiError:
-    match status:
-        case 413:
-            return ApiError(status=413, message=f"request body over {limit} bytes")
-        case 408:
-            return ApiError(status=408, message="the request body did not come")
-        case 503:
-            return ApiError(status=503, message="too many large bodies at once")
-    return ApiError(status=400, message="invalid request body")
 
 
 def _query(call: AuditedCall) -> dict[str, list[str]]:
@@ -394,15 +387,9 @@ def _known(found: _T | None) -> _T:
 def _failure(error: StoreError) -> ApiError:
     """Return the answer to a failure of the database or of the upstream store, and log it."""
     LOG.error("the admin API has failed: %s", error.line)
-    match error:
-        case LookupAwayError():
-            return ApiError(status=503, message="upstream does not answer")
-        case LookupAnswerError():
-            return ApiError(status=502, message="upstream answers nonsense")
-        case StoreAwayError():
-            return ApiError(status=503, message="the database does not answer")
-        case StoreFullError():
-            return ApiError(status=507, message="the disk of the database is full")
+    for kind, (status, message) in _FAILURES.items():
+        if isinstance(error, kind):
+            return ApiError(status=status, message=message)
     return ApiError(status=500, message="internal server error")
 
 

@@ -138,7 +138,7 @@ class StoreClient:
             if error.fields["status"] != FORBIDDEN:
                 raise
             if networks is KEEP or not (whole := _whole(document, userdata)):
-                raise _may_not_read(error) from error
+                raise StoreRefusedError(**{**error.fields, "remedy": _READS}) from error
             # The token may write but not read.
             self._push(record_id, whole, networks=networks, http_tokens=http_tokens)
             given = whole.get(Kind.METADATA, {})
@@ -163,23 +163,10 @@ class StoreClient:
             self._ask("DELETE", f"{_PATHS[Kind.USERDATA]}/{record_id}", missing=True)
         return PutResult(created=before is None, changed=tuple(changed))
 
-    def _push(
-        self,
-        record_id: str,
-        contents: Mapping[Kind, Content],
-        *,
-        networks: Sequence[Network],
-        http_tokens: str | Keep | None,
-    ) -> None:
+    def _push(self, record_id: str, contents: Mapping[Kind, Content], **of_both: Any) -> None:
         self.push_all(
             [
-                Push(
-                    kind=kind,
-                    record_id=record_id,
-                    content=content,
-                    networks=networks,
-                    http_tokens=http_tokens,
-                )
+                Push(kind=kind, record_id=record_id, content=content, **of_both)
                 for kind, content in contents.items()
             ]
         )
@@ -263,11 +250,12 @@ class StoreClient:
                 cause=f"{self._base} does not answer: {error.cause}", remedy=_reach(error)
             ) from error
         status, content = response.status, response.body
-        if status == 404 and missing and _message(content) == _NO_RECORD:
+        if status in (200, 201, 204):
+            return content
+        errors = _errors_in(content)
+        if status == 404 and missing and errors[:1] == [_NO_RECORD]:
             return None
-        if status not in (200, 201, 204):
-            raise _refused(status, f"{self._base} answers {status}{_api_message(content)}")
-        return content
+        raise _refused(status, f"{self._base} answers {status}{_in_brackets(errors)}")
 
 
 def _halves(
@@ -308,10 +296,6 @@ def _whole(
     if isinstance(userdata, bytes):
         halves[Kind.USERDATA] = userdata
     return halves
-
-
-def _may_not_read(error: StoreRefusedError) -> StoreRefusedError:
-    return StoreRefusedError(**{**error.fields, "remedy": _READS})
 
 
 def _refused(status: int, cause: str) -> StoreError:
@@ -396,19 +380,17 @@ def _userdata(envelope: Mapping[str, Any]) -> bytes:
     return bytes(text.encode())
 
 
-def _message(content: bytes) -> object:
-    try:
-        return json.loads(content)["message"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-
-
-def _api_message(content: bytes) -> str:
-    """Return the message of an API error in brackets; empty if it is absent or not one line."""
+def _errors_in(content: bytes) -> list[str]:
+    """Return the message and the errors of an API error; empty if it is none."""
     try:
         members = json.loads(content)
-        parts = [members["message"], *members.get("errors", [])]
-        text = ", ".join(parts)[:_SHOWN]
+        texts = [members["message"], *members.get("errors", [])]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return ""
-    return f" ({text})" if is_one_line(text) else ""
+        return []
+    return texts if all(isinstance(text, str) for text in texts) else []
+
+
+def _in_brackets(errors: Sequence[str]) -> str:
+    """Return errors of the server, shortened; empty if they are not one line."""
+    text = ", ".join(errors)[:_SHOWN]
+    return f" ({text})" if text and is_one_line(text) else ""
