@@ -181,7 +181,7 @@ def _mac_error(cause: str) -> AttachNetworkError:
 
 def _check_share(taken: Taken, network: Network) -> None:
     """Refuse an attachment beyond a VM's share of a network."""
-    of_vm = taken.count(network.name, own=True)
+    of_vm = taken.count(network.name, of_trunk=True)
     if network.quota is not None and of_vm >= network.quota:
         cause = f"the VM has {of_vm} of {network.quota} attachments on {network.name!r}"
         raise AttachQuotaError(cause=cause)

@@ -42,7 +42,7 @@ from dfmeta.errors import (
     StoreError,
 )
 from dfmeta.runtime import clock
-from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.attachments import AttachmentTables
 
 LOG = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class AttachmentEngine:
 
     def __init__(
         self,
-        attachments: Attachments,
+        attachments: AttachmentTables,
         driver: AttachmentDriver,
         networks: Mapping[str, Network],
         settings: AttachmentLimits,

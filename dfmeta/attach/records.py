@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from dfmeta.attach.model import Attachment, Network, to_attachment
-from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.attachments import AttachmentTables
 from dfmeta.store.db.record import Record, dump_document
 from dfmeta.store.guest.documents import hostname_of
 
@@ -34,7 +34,7 @@ class ContainerRecords:
     """
 
     def __init__(
-        self, attachments: Attachments, networks: Mapping[str, Network], key: bytes
+        self, attachments: AttachmentTables, networks: Mapping[str, Network], key: bytes
     ) -> None:
         self._attachments, self._networks, self._key = attachments, networks, key
 

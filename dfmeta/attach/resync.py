@@ -22,7 +22,7 @@ from dfmeta.attach.model import (
 from dfmeta.attach.trunk_loop import TrunkLoop
 from dfmeta.errors import AttachError
 from dfmeta.runtime.throttle import LogThrottle
-from dfmeta.store.db.attachments import Attachments, Row
+from dfmeta.store.db.attachments import AttachmentTables, Row
 
 LOG = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Resync:
 
     def __init__(
         self,
-        attachments: Attachments,
+        attachments: AttachmentTables,
         loop: TrunkLoop,
         settings: AttachmentLimits,
         *,

@@ -40,7 +40,7 @@ from dfmeta.attach.model import (
 from dfmeta.errors import AttachDriverError, AttachError
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import LogThrottle
-from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.attachments import AttachmentTables
 
 LOG = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class TrunkLoop:
 
     def __init__(
         self,
-        attachments: Attachments,
+        attachments: AttachmentTables,
         driver: AttachmentDriver,
         settings: AttachmentLimits,
         *,

@@ -19,7 +19,7 @@ from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.errors import TokenFileError
 from dfmeta.proxy.backends.nova_requests import NovaFact
 from dfmeta.store.db import HEAD
-from dfmeta.store.db.database_facts import Looked
+from dfmeta.store.db.database_facts import DatabaseFacts
 
 if TYPE_CHECKING:
     from dfmeta.store.auth.tokens import StaticToken
@@ -213,15 +213,15 @@ class LookupFacts:
     """The answer's Date header, unparsed."""
 
 
-def store(facts: Looked, *, running: bool) -> Finding:
+def store(facts: DatabaseFacts, *, running: bool) -> Finding:
     """Check that the store's database answers.
 
     :param running: the daemon runs, and so has made its file.
     """
-    if facts.file and not facts.there and not running:
+    if facts.file and not facts.exists and not running:
         return ok(f"{facts.shown} does not exist yet: dfmeta-agent makes it")
-    if running and facts.file and (facts.cut or not facts.there):
-        gone = "deleted" if not facts.there else "truncated to 0 bytes"
+    if running and facts.file and (facts.cut or not facts.exists):
+        gone = "deleted" if not facts.exists else "truncated to 0 bytes"
         return wrong(
             f"{facts.shown} was {gone} while dfmeta-agent runs: guests get 503",
             "restore a backup: `dfmeta store restore FILE`",
@@ -239,7 +239,7 @@ def store(facts: Looked, *, running: bool) -> Finding:
     return ok(f"{facts.shown} answers")
 
 
-def store_schema(facts: Looked, *, running: bool) -> Finding:
+def store_schema(facts: DatabaseFacts, *, running: bool) -> Finding:
     """Check that the database has the schema of this dfmeta."""
     if facts.revision == HEAD:
         return ok(f"the schema is {HEAD}, this dfmeta's own")
@@ -258,7 +258,7 @@ def store_schema(facts: Looked, *, running: bool) -> Finding:
     return ok(f"the database is empty; dfmeta-agent migrates it to {HEAD} at its start")
 
 
-def store_files(facts: Looked, owners: Owners) -> Finding:
+def store_files(facts: DatabaseFacts, owners: Owners) -> Finding:
     """Check that only the owner can access the database's files.
 
     They contain user-data and passwords of guests.

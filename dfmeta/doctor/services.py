@@ -26,7 +26,7 @@ from dfmeta.neutron.client import NeutronApi
 from dfmeta.proxy.backends.nova_requests import NovaFact, NovaSettings, Question, ask_nova
 from dfmeta.runtime import clock
 from dfmeta.sources.domain import Folders
-from dfmeta.store.db.database_facts import Looked, load_driver, look
+from dfmeta.store.db.database_facts import DatabaseFacts, load_driver, look
 
 if TYPE_CHECKING:
     from dfmeta.store.lookup.upstream import Upstream
@@ -138,8 +138,8 @@ class Services:
         return None if self._lookup is None else self._get(self._lookup, late)
 
     @cached_property
-    def _store_facts(self) -> Looked | None:
-        late = Looked("[store] connection", file=False, cause=LATE)
+    def _store_facts(self) -> DatabaseFacts | None:
+        late = DatabaseFacts("[store] connection", file=False, cause=LATE)
         return None if self._store is None else self._get(self._store, late)
 
     @property
@@ -209,14 +209,14 @@ class Services:
         :param running: whether the daemon runs.
         """
         facts = self._store_facts
-        if facts is None or not facts.there or facts.cause or (facts.cut and running):
+        if facts is None or not facts.exists or facts.cause or (facts.cut and running):
             return None
         return checks.store_schema(facts, running=running)
 
     def store_files(self) -> Finding | None:
         """Judge the files of a database that is a file."""
         facts = self._store_facts
-        if facts is None or not facts.file or not facts.there:
+        if facts is None or not facts.file or not facts.exists:
             return None
         return checks.store_files(facts, self._owners)
 
@@ -325,11 +325,11 @@ def _neutron(api: NeutronApi | ConfigError, ports: dict[str, str]) -> NeutronFac
     return NeutronFacts(queried=ports, seen={key: seen[key] for key in seen if key in ports})
 
 
-def _store(url: str) -> Looked:
+def _store(url: str) -> DatabaseFacts:
     try:
         return look(url)
     except ConfigError as error:
-        return Looked("[store] connection", file=False, cause=str(error.fields["cause"]))
+        return DatabaseFacts("[store] connection", file=False, cause=str(error.fields["cause"]))
 
 
 def _lookup(build: Callable[[], Upstream | None], url: str) -> LookupFacts:

@@ -57,7 +57,7 @@ def parse_mapping(data: bytes | str) -> dict[str, Any]:
     """
     text = data if isinstance(data, str) else decode(data)
     try:
-        found = _load(text)
+        mapping = _load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" in line {mark.line + 1}" if mark else ""
@@ -66,8 +66,8 @@ def parse_mapping(data: bytes | str) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, ArithmeticError):
         # PyYAML raises other errors than YAMLError for !!bool x, !!timestamp x and "\UFFFFFFFF".
         raise ValueError("it is not YAML") from None
-    if isinstance(found, dict):
-        return found
+    if isinstance(mapping, dict):
+        return mapping
     raise ValueError("it is not a mapping of names to values")
 
 

@@ -53,9 +53,9 @@ def loads_object(text: str | bytes) -> dict[str, Any]:
 
     :raises ValueError: the text is not JSON, or not an object.
     """
-    found = loads(text)
-    if isinstance(found, dict):
-        return found
+    value = loads(text)
+    if isinstance(value, dict):
+        return value
     raise ValueError("it is not a JSON object")
 
 

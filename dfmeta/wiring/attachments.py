@@ -34,7 +34,7 @@ from dfmeta.proxy.tokens import AttachmentTokens
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import call_in_thread
 from dfmeta.runtime.throttle import LogThrottle
-from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.attachments import AttachmentTables
 from dfmeta.store.db.database import Database
 from dfmeta.wiring.services import make_neutron_client, neutron_host
 from dfmeta.wiring.store import make_threads
@@ -87,7 +87,7 @@ class AttachmentService:
             if neutron
             else _Local(conf, ovsdb, self._await_checks)
         )
-        attachments = Attachments(_open_database(conf.attachments.connection))
+        attachments = AttachmentTables(_open_database(conf.attachments.connection))
         self.records = ContainerRecords(
             attachments, self._plane.known, hmac.digest(key, _SEEDS, "sha256")
         )

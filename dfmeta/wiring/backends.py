@@ -54,11 +54,11 @@ def with_subports(conf: cfg.ConfigOpts, backend: Backend, subports: Subports) ->
     return Completing(backend, subports) if conf.df_metadata.network_data_subports else backend
 
 
-def make_answer_settings(conf: cfg.ConfigOpts) -> dialects.Settings:
+def make_answer_settings(conf: cfg.ConfigOpts) -> dialects.AnswerSettings:
     """Return the settings of the store's answers."""
     from dfmeta.store.guest import dialects
 
-    return dialects.Settings(
+    return dialects.AnswerSettings(
         ec2_tree=conf.store.ec2_tree,
         templates={name: conf.store[name] for name in store_options.TEMPLATES},
     )

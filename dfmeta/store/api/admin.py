@@ -224,7 +224,7 @@ class AdminApi:
         if route.kind is None:
             return self._list(call)
         if given_id:
-            _known(call.record_id or None)
+            _existing(call.record_id or None)
         return self._handlers[route.action](route.kind, call)
 
     def _let_in(self, call: AuditedCall, accepted: tuple[str, ...]) -> None:
@@ -272,17 +272,17 @@ class AdminApi:
         return self._one(kind, self._refresh(kind, call.record_id), call)
 
     def _one(self, kind: Kind, record: Record | None, call: AuditedCall) -> Answer:
-        found = document(kind, record)
-        if found is not None and record is not None and wants_envelope(call.request.accept):
-            found = envelope(kind, record, self._repository.addresses(record.id), named=True)
-        return _known(found)
+        answer = document(kind, record)
+        if answer is not None and record is not None and wants_envelope(call.request.accept):
+            answer = envelope(kind, record, self._repository.addresses(record.id), named=True)
+        return _existing(answer)
 
     def _find(self, kind: Kind, call: AuditedCall) -> Answer:
         address = parse_query(_query(call).get("ip_address", []))
-        record = _known(self._repository.find(address))
+        record = _existing(self._repository.find(address))
         addresses = self._repository.addresses(record.id)
         named = wants_envelope(call.request.accept)
-        return _known(envelope(kind, record, addresses, named=named))
+        return _existing(envelope(kind, record, addresses, named=named))
 
     def _delete(self, kind: Kind, call: AuditedCall) -> Answer:
         if not self._repository.remove(kind, call.record_id):
@@ -290,8 +290,8 @@ class AdminApi:
         return Answer(200, content_type="")
 
     def _devices(self, _kind: Kind, call: AuditedCall) -> Answer:
-        record = _known(self._repository.get(call.record_id))
-        text = _known(record.metadata)
+        record = _existing(self._repository.get(call.record_id))
+        text = _existing(record.metadata)
         return _listed(parse_document(record.id, text))
 
     def _attach(self, _kind: Kind, call: AuditedCall) -> Answer:
@@ -302,7 +302,7 @@ class AdminApi:
             )
         except DeviceError as error:
             raise refused_devices(error) from error
-        return _listed(_known(changed))
+        return _listed(_existing(changed))
 
     def _detach(self, _kind: Kind, call: AuditedCall) -> Answer:
         selector = parse_selector(_query(call))
@@ -312,7 +312,7 @@ class AdminApi:
             )
         except DeviceError as error:
             raise refused_selector() from error
-        return _listed(_known(changed))
+        return _listed(_existing(changed))
 
 
 def later(request: webob.Request) -> webob.Response:
@@ -378,10 +378,10 @@ def _listed(document: Mapping[str, Any]) -> Answer:
     return Answer(200, attached.dump(attached.devices_in(document)), content_type=JSON)
 
 
-def _known(found: _T | None) -> _T:
-    if found is None:
+def _existing(value: _T | None) -> _T:
+    if value is None:
         raise ApiError(status=404, message=NOT_FOUND)
-    return found
+    return value
 
 
 def _failure(error: StoreError) -> ApiError:

@@ -38,8 +38,8 @@ class Selector:
 
 def devices_in(document: Mapping[str, Any]) -> list[Any]:
     """Return a document's devices as they are stored; empty if they are not a list."""
-    found = document.get(MEMBER)
-    return found if isinstance(found, list) else []
+    devices = document.get(MEMBER)
+    return devices if isinstance(devices, list) else []
 
 
 def attach(document: Mapping[str, Any], device: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,13 +65,13 @@ def detach(document: Mapping[str, Any], selector: Selector) -> dict[str, Any] | 
         A bus numbers NICs and disks separately: Xen's vif 0 and vbd 0 are two devices.
     """
     before = devices_in(document)
-    meant = [one for one in before if selector.means(one)]
+    meant = [device for device in before if selector.means(device)]
     if not meant:
         return None
-    types = [one.get("type") for one in meant]
-    if "type" not in selector.members and any(one != types[0] for one in types):
+    types = [device.get("type") for device in meant]
+    if "type" not in selector.members and any(kind != types[0] for kind in types):
         raise DeviceError(path=MEMBER, cause="devices of several types are selected")
-    return {**document, MEMBER: [one for one in before if not selector.means(one)]}
+    return {**document, MEMBER: [device for device in before if not selector.means(device)]}
 
 
 def dump(devices: list[Any]) -> bytes:
@@ -83,10 +83,10 @@ def _with(before: list[Any], device: Mapping[str, Any]) -> list[Any]:
     identity = _identity(device)
     if identity is None:
         return before if device in before else [*before, device]
-    same = [number for number, one in enumerate(before) if _identity(one) == identity]
+    same = [number for number, other in enumerate(before) if _identity(other) == identity]
     if not same:
         return [*before, device]
-    kept = [one for number, one in enumerate(before) if number not in same[1:]]
+    kept = [other for number, other in enumerate(before) if number not in same[1:]]
     kept[same[0]] = device
     return kept
 

@@ -181,8 +181,8 @@ class StoreClient:
     def delete(self, record_id: str) -> bool:
         """Remove both halves of a record; False when there was none."""
         paths = [f"{path}/{record_id}" for path in _PATHS.values()]
-        found = [self._ask("DELETE", path, missing=True) is not None for path in paths]
-        return any(found)
+        removed = [self._ask("DELETE", path, missing=True) is not None for path in paths]
+        return any(removed)
 
     def list(self) -> Iterator[representations.Row]:
         """Yield the summaries of all instances' records in the order of ids, page by page."""
@@ -202,12 +202,12 @@ class StoreClient:
 
     def _read(self, record_id: str) -> tuple[Record | None, tuple[Network, ...]]:
         halves = {kind: self._half(kind, record_id) for kind in Kind}
-        there = [half for half in halves.values() if half is not None]
-        if not there:
+        present = [half for half in halves.values() if half is not None]
+        if not present:
             return None, ()
         metadata, userdata = halves[Kind.METADATA], halves[Kind.USERDATA]
         try:
-            networks = tuple(parse_network(text) for text in there[0]["ipAddresses"])
+            networks = tuple(parse_network(text) for text in present[0]["ipAddresses"])
             record = Record(
                 id=record_id,
                 seed=b"",
@@ -215,7 +215,7 @@ class StoreClient:
                 updated_at=UNKNOWN,
                 metadata=None if metadata is None else _document(metadata["metadata"]),
                 userdata=None if userdata is None else _userdata(userdata),
-                http_tokens=there[0].get("http_tokens"),
+                http_tokens=present[0].get("http_tokens"),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise NoApiError(cause=f"the answer of {self._base} is not a dfmeta record") from None
@@ -330,11 +330,11 @@ def _context(file: str) -> ssl.SSLContext:
     try:
         return client_context(file)
     except (OSError, ValueError) as error:
-        said = None if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
+        cause = None if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
         raise RecordError(
             what="--ca-file",
             value=file,
-            cause=said or "there is no certificate in it",
+            cause=cause or "there is no certificate in it",
             remedy="Name a file with certificates in PEM",
         ) from error
 

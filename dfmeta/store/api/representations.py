@@ -82,7 +82,8 @@ def wants_envelope(accept: Any) -> bool:
     :param accept: the client's Accept, parsed by :mod:`webob.acceptparse`; a header that is not
         well-formed counts as absent.
     """
-    ranges = {one.partition(";")[0].lower(): quality for one, quality, *_ in accept.parsed or ()}
+    parsed = accept.parsed or ()
+    ranges = {media.partition(";")[0].lower(): quality for media, quality, *_ in parsed}
     wanted = ranges.get(ENVELOPE, 0.0)
     return bool(wanted > 0 and wanted >= max(ranges.values()))
 
@@ -127,10 +128,10 @@ def load_rows(body: bytes, *, after: str) -> Sequence[Row]:
     try:
         rows: Any = json.loads(body)
         ids = [row["id"] for row in rows]
-        good = isinstance(rows, list) and all(parse_id(one) == one for one in ids)
+        good = isinstance(rows, list) and [*map(parse_id, ids)] == ids
     except (KeyError, TypeError, RecursionError):
         good, rows, ids = False, [], []
-    if not good or any(one >= other for one, other in itertools.pairwise([after, *ids])):
+    if not good or any(first >= second for first, second in itertools.pairwise([after, *ids])):
         raise ValueError("not a page that follows the previous one")
     return list_of(rows)
 

@@ -116,10 +116,10 @@ def parse_after(values: list[str]) -> str:
     :param values: all values of the parameter.
     :raises ApiError: 400 unless there is no value, or exactly one, a UUID.
     """
-    found = parse_id(values[0]) if len(values) == 1 else None
-    if values and found is None:
+    after = parse_id(values[0]) if len(values) == 1 else None
+    if values and after is None:
         raise ApiError(status=400, message=INVALID, errors=[_failed("after", "uuid")])
-    return found or ""
+    return after or ""
 
 
 def parse_device(body: bytes) -> dict[str, Any]:
@@ -182,10 +182,10 @@ def _record_id(value: Any, errors: list[str]) -> str:
     if value is None or value == "":
         errors.append(_failed("id", "required"))
         return ""
-    found = parse_id(value) if isinstance(value, str) else None
-    if found is None:
+    record_id = parse_id(value) if isinstance(value, str) else None
+    if record_id is None:
         errors.append(_failed("id", "uuid"))
-    return found or ""
+    return record_id or ""
 
 
 def _document(value: Any, errors: list[str], *, check_keys: bool) -> Mapping[str, object]:
@@ -243,14 +243,14 @@ def _networks(value: Any, errors: list[str]) -> tuple[Network, ...]:
     if len(value) > ADDRESSES_MAX:
         errors.append(_failed("ipAddresses", "max"))
         return ()
-    found: dict[Network, None] = {}
+    networks: dict[Network, None] = {}
     for index, text in enumerate(value):
         try:
             # ipaddress accepts a number as an address, too.
-            found[parse_network(text if isinstance(text, str) else "")] = None
+            networks[parse_network(text if isinstance(text, str) else "")] = None
         except ValueError:
             errors.append(_failed(f"ipAddresses[{index}]", "ip_addr|cidr"))
-    return tuple(found)
+    return tuple(networks)
 
 
 def _http_tokens(value: Any, errors: list[str]) -> str | Keep | None:

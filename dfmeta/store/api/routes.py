@@ -59,7 +59,7 @@ def _routes() -> Iterator[Route]:
     yield Route("GET", "/openapi.json", Action.DESCRIBE)
     for kind in Kind:
         path = f"/device-{kind}"
-        read, upsert, delete = (accepted_scopes(one, kind) for one in ("read", "upsert", "delete"))
+        read, upsert = accepted_scopes("read", kind), accepted_scopes("upsert", kind)
         yield Route("GET", path, Action.FIND, kind, read)
         yield Route("POST", path, Action.PUSH, kind, upsert)
         yield Route("POST", f"{path}/refresh/{ID}", Action.REFRESH, kind, upsert)
@@ -70,7 +70,7 @@ def _routes() -> Iterator[Route]:
             # Detaching a device changes a record and does not delete it.
             yield Route("DELETE", devices, Action.DETACH, kind, upsert)
         yield Route("GET", f"{path}/{ID}", Action.GET, kind, read)
-        yield Route("DELETE", f"{path}/{ID}", Action.DELETE, kind, delete)
+        yield Route("DELETE", f"{path}/{ID}", Action.DELETE, kind, accepted_scopes("delete", kind))
     yield Route("GET", "/records", Action.LIST, None, scopes_for_any("read"))
 
 
@@ -79,8 +79,8 @@ ROUTES: Final = tuple(_routes())
 
 Methods = Mapping[str, Route]
 _PATHS: Final[Mapping[tuple[str, ...], dict[str, Route]]] = {
-    tuple(path.split("/")[1:]): {one.method: one for one in ROUTES if one.path == path}
-    for path in dict.fromkeys(one.path for one in ROUTES)
+    tuple(path.split("/")[1:]): {route.method: route for route in ROUTES if route.path == path}
+    for path in dict.fromkeys(route.path for route in ROUTES)
 }
 _FIRST: Final = frozenset(segments[0] for segments in _PATHS)
 
@@ -101,9 +101,9 @@ def find(path: str) -> tuple[Methods, str]:
     :returns: no routes for an unknown path; an empty id for a path without one.
     """
     root, *segments = path.removeprefix(PREFIX).split("/")
-    for there, methods in _PATHS.items():
-        if root == "" and len(there) == len(segments):
-            pairs = list(zip(there, segments, strict=True))
+    for names, methods in _PATHS.items():
+        if root == "" and len(names) == len(segments):
+            pairs = list(zip(names, segments, strict=True))
             if all(given if name == ID else given == name for name, given in pairs):
                 return methods, next((given for name, given in pairs if name == ID), "")
     return {}, ""
@@ -111,5 +111,5 @@ def find(path: str) -> tuple[Methods, str]:
 
 def allowed(methods: Methods) -> tuple[str, ...]:
     """Return the methods of a path for the header Allow (RFC 9110, 10.2.1)."""
-    order = ("GET", "HEAD", "POST", "DELETE")
-    return tuple(one for one in order if one in methods or (one == "HEAD" and "GET" in methods))
+    existing = {*methods, *(["HEAD"] if "GET" in methods else [])}
+    return tuple(method for method in ("GET", "HEAD", "POST", "DELETE") if method in existing)

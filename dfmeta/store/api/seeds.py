@@ -134,17 +134,17 @@ def _storable(document: object) -> None:
     """Check that YAML has produced no value that JSON does not have, such as a date."""
     left = [document]
     while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            left += [*one.keys(), *one.values()]
-            if not all(isinstance(name, str) for name in one):
+        value = left.pop()
+        if isinstance(value, dict):
+            left += [*value.keys(), *value.values()]
+            if not all(isinstance(name, str) for name in value):
                 raise ValueError("a name in it is not a string")
-        elif isinstance(one, list):
-            left += one
-        elif isinstance(one, float) and not math.isfinite(one):
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, float) and not math.isfinite(value):
             raise ValueError("a number in it is infinite or not a number")
-        elif one is not None and not isinstance(one, str | int | float):
-            raise ValueError(f"it has a {type(one).__name__} in it: put that value in quotes")
+        elif value is not None and not isinstance(value, str | int | float):
+            raise ValueError(f"it has a {type(value).__name__} in it: put that value in quotes")
     strictjson.check(document)
 
 

@@ -104,14 +104,14 @@ class TokenFile:
         """See :class:`~dfmeta.store.auth.caller.Verifier`."""
         self._follow()
         digest = hash_token(token)
-        found = None
+        match = None
         # Every hash is compared, in a time that does not depend on its content.
-        for one in self._tokens:
-            if hmac.compare_digest(one.digest, digest):
-                found = one
-        if found is None or found.expired(self._clock()):
+        for line in self._tokens:
+            if hmac.compare_digest(line.digest, digest):
+                match = line
+        if match is None or match.expired(self._clock()):
             return None
-        return Client(f"token {found.name}", frozenset(found.scopes))
+        return Client(f"token {match.name}", frozenset(match.scopes))
 
     def _follow(self) -> None:
         mark = _mark(self._path)
@@ -260,7 +260,7 @@ def _text(members: Mapping[str, Any], key: str) -> str:
 def _scopes(value: object) -> tuple[str, ...]:
     sound = isinstance(value, Sequence) and not isinstance(value, str)
     names = tuple(value) if sound and isinstance(value, Sequence) else ()
-    if not names or not all(isinstance(one, str) and _SCOPE.fullmatch(one) for one in names):
+    if not names or not all(isinstance(scope, str) and _SCOPE.fullmatch(scope) for scope in names):
         raise ValueError("scopes is not a list of scopes")
     return names
 
@@ -278,13 +278,13 @@ def _moment(members: Mapping[str, Any], key: str) -> datetime | None:
 def _mark(path: Path) -> tuple[int, ...] | None:
     """Return a value that changes with a file; None if there is no file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
     except OSError as error:
         return (error.errno or errno.EIO,)
     # The time of the inode's change too: a chmod may have fixed the file.
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ def add(path: Path, grant: Grant, token: str) -> StaticToken:
         )
     with _locked(path) as file:
         text = read_text(file)
-        taken = {one.name for one in parse(text, file)}
+        taken = {other.name for other in parse(text, file)}
         if grant.name in taken:
             raise RecordError(
                 what="--name",
@@ -349,10 +349,10 @@ def remove(path: Path, name: str) -> bool:
     """
     with _locked(path) as file:
         text = read_text(file)
-        if name not in {one.name for one in parse(text, file)}:
+        if name not in {line.name for line in parse(text, file)}:
             return False
         lines = text.split("\n")
-        _write(file, "\n".join(one for one in lines if is_blank(one) or name_of(one) != name))
+        _write(file, "\n".join(line for line in lines if is_blank(line) or name_of(line) != name))
     return True
 
 

@@ -64,21 +64,21 @@ _GIVEN: Final = (
     .values(last_vid=bindparam("given"), absent_since=None)
 )
 _ABSENT: Final = trunks.c.absent_since.is_not(None)
-_OURS: Final = trunks.c.host == bindparam("ours")
-_HERE: Final = trunks.c.parent.in_(bindparam("there", expanding=True))
+_OURS: Final = trunks.c.host == bindparam("this_host")
+_HERE: Final = trunks.c.parent.in_(bindparam("parents", expanding=True))
 _ABSENCES: Final = update(trunks).values(absent_since=bindparam("now"))
 _BEGIN_ANEW: Final = _ABSENCES.where(_OURS, _ABSENT)
 _GO: Final = _ABSENCES.where(_OURS, ~_HERE, ~_ABSENT)
 _COME: Final = (
-    update(trunks).where(_HERE, _ABSENT).values(host=bindparam("ours"), absent_since=None)
+    update(trunks).where(_HERE, _ABSENT).values(host=bindparam("this_host"), absent_since=None)
 )
 _MOVE: Final = (
     update(attachments)
     .where(
         attachments.c.trunk.in_(select(trunks.c.parent).where(_OURS)),
-        attachments.c.host != bindparam("ours"),
+        attachments.c.host != bindparam("this_host"),
     )
-    .values(host=bindparam("ours"))
+    .values(host=bindparam("this_host"))
 )
 _PRUNE_RESTS: Final = delete(rests).where(rests.c.until <= bindparam("now"))
 _PRUNE_TRUNKS: Final = delete(trunks).where(
@@ -106,19 +106,19 @@ class Taken:
     trunk: str
     connection: Connection
 
-    def count(self, network: str, *, own: bool = False) -> int:
+    def count(self, network: str, *, of_trunk: bool = False) -> int:
         """Return how many attachments a network has.
 
-        :param own: those of the trunk alone.
+        :param of_trunk: those of the trunk alone.
         """
-        statement = _COUNT_OF_TRUNK if own else _COUNT
-        found = {"network": network, **({"trunk": self.trunk} if own else {})}
-        return int(self.connection.execute(statement, found).scalar_one())
+        statement = _COUNT_OF_TRUNK if of_trunk else _COUNT
+        values = {"network": network, **({"trunk": self.trunk} if of_trunk else {})}
+        return int(self.connection.execute(statement, values).scalar_one())
 
     def addresses(self, network: str, low: int, high: int) -> set[int]:
         """Return the addresses of a network that are in use, from *low* to *high*."""
-        found = {"network": network, "low": low, "high": high}
-        return set(self.connection.execute(_ADDRESSES, found).scalars())
+        values = {"network": network, "low": low, "high": high}
+        return set(self.connection.execute(_ADDRESSES, values).scalars())
 
     def newest(self, network: str) -> int | None:
         """Return the address of a network that was given last, as far as it is still in use."""
@@ -126,11 +126,11 @@ class Taken:
 
     def has_mac(self, network: str, mac: str) -> bool:
         """Return whether a MAC is in use on a network."""
-        found = self.connection.execute(_OF_MAC, {"network": network, "mac": mac})
-        return found.first() is not None
+        rows = self.connection.execute(_OF_MAC, {"network": network, "mac": mac})
+        return rows.first() is not None
 
 
-class Attachments:
+class AttachmentTables:
     """The tables of attachments, which hosts may share.
 
     All methods raise :class:`~dfmeta.errors.StoreError` if the database fails.
@@ -160,7 +160,7 @@ class Attachments:
         """
 
         def work(connection: Connection) -> tuple[Row, str] | None:
-            found = (
+            statement = (
                 select(attachments, trunks.c.project_id)
                 .join(trunks, attachments.c.trunk == trunks.c.parent)
                 .where(
@@ -169,7 +169,7 @@ class Attachments:
                     attachments.c.state != LEAVING,
                 )
             )
-            for row in connection.execute(found).mappings():
+            for row in connection.execute(statement).mappings():
                 values = dict(row)
                 return values, values.pop("project_id")
             return None
@@ -211,18 +211,18 @@ class Attachments:
             last_vid = _ensure_trunk(connection, trunk)
             parent = trunk["parent"]
             _rest(connection, parent, rest)
-            there = _by_key(connection, parent, key)
+            row = _by_key(connection, parent, key)
             for _try in range(TRIES):
-                if there is not None:
-                    return there, False
+                if row is not None:
+                    return row, False
                 chosen = choose(_taken(connection, parent, last_vid, now))
                 if not isinstance(chosen, Mapping):
                     return chosen
                 added = insert(connection, attachments).values(**chosen).on_conflict_do_nothing()
                 connection.execute(added)
                 # SQLAlchemy does not count the rows of an INSERT in every database.
-                there = _by_key(connection, parent, key)
-                if there is not None and there["id"] == chosen["id"]:
+                row = _by_key(connection, parent, key)
+                if row is not None and row["id"] == chosen["id"]:
                     connection.execute(_GIVEN, {"trunk": parent, "given": chosen["vid"]})
                     return chosen, True
             return None, False
@@ -238,21 +238,21 @@ class Attachments:
         """
 
         def work(connection: Connection) -> set[str]:
-            those = and_(attachments.c.id.in_(ids), attachments.c.state.in_(before))
-            found = set(
+            matching = and_(attachments.c.id.in_(ids), attachments.c.state.in_(before))
+            changed = set(
                 connection.execute(
                     select(attachments.c.id)
-                    .where(those)
+                    .where(matching)
                     .order_by(attachments.c.id)
                     .with_for_update()
                 ).scalars()
             )
             connection.execute(
                 update(attachments)
-                .where(attachments.c.id.in_(found))
+                .where(attachments.c.id.in_(changed))
                 .values(state=after, changed=now)
             )
-            return found
+            return changed
 
         return self._database.run(work, write=True) if ids else set()
 
@@ -296,32 +296,32 @@ class Attachments:
         """Delete those rows that leave, and let their VLAN ids rest; return how many."""
 
         def work(connection: Connection) -> int:
-            those = and_(attachments.c.id.in_(ids), attachments.c.state == LEAVING)
-            rows = _mappings(connection, select(attachments).where(those).with_for_update())
+            leaving = and_(attachments.c.id.in_(ids), attachments.c.state == LEAVING)
+            rows = _mappings(connection, select(attachments).where(leaving).with_for_update())
             for row in rows:
                 _rest(
                     connection, row["trunk"], {row["vid"]: now + row["rest"]} if row["rest"] else {}
                 )
-            found = [row["id"] for row in rows]
-            connection.execute(delete(attachments).where(attachments.c.id.in_(found)))
-            return len(found)
+            freed = [row["id"] for row in rows]
+            connection.execute(delete(attachments).where(attachments.c.id.in_(freed)))
+            return len(freed)
 
         return self._database.run(work, write=True) if ids else 0
 
-    def present(self, host: str, there: Collection[str], now: float, *, restart: bool) -> None:
+    def present(self, host: str, parents: Collection[str], now: float, *, restart: bool) -> None:
         """Write which trunks' ports are on a host, and take over those that have left another.
 
-        :param there: the trunks whose ports are on the host.
+        :param parents: the trunks whose ports are on the host.
         :param restart: the absences begin anew: the host was not observed meanwhile.
         """
 
         def work(connection: Connection) -> None:
-            ours = {"ours": host}
+            values = {"this_host": host}
             if restart:
-                connection.execute(_BEGIN_ANEW, {**ours, "now": now})
-            connection.execute(_GO, {**ours, "there": [*there], "now": now})
-            connection.execute(_COME, {**ours, "there": [*there]})
-            connection.execute(_MOVE, ours)
+                connection.execute(_BEGIN_ANEW, {**values, "now": now})
+            connection.execute(_GO, {**values, "parents": [*parents], "now": now})
+            connection.execute(_COME, {**values, "parents": [*parents]})
+            connection.execute(_MOVE, values)
 
         self._database.run(work, write=True)
 
@@ -330,7 +330,7 @@ class Attachments:
 
         def work(connection: Connection) -> None:
             connection.execute(_PRUNE_RESTS, {"now": now})
-            connection.execute(_PRUNE_TRUNKS, {"ours": host})
+            connection.execute(_PRUNE_TRUNKS, {"this_host": host})
 
         self._database.run(work, write=True)
 
@@ -344,8 +344,8 @@ def _mappings(connection: Connection, statement: Any, **values: str) -> list[Row
 
 def _by_key(connection: Connection, parent: str, key: tuple[str, str]) -> Row | None:
     container, ifname = key
-    found = _mappings(connection, _BY_KEY, trunk=parent, container=container, ifname=ifname)
-    return found[0] if found else None
+    rows = _mappings(connection, _BY_KEY, trunk=parent, container=container, ifname=ifname)
+    return rows[0] if rows else None
 
 
 def _taken(connection: Connection, parent: str, last_vid: int, now: float) -> Taken:
@@ -354,21 +354,21 @@ def _taken(connection: Connection, parent: str, last_vid: int, now: float) -> Ta
 
 
 def _resting(connection: Connection, parent: str, now: float) -> frozenset[int]:
-    found = connection.execute(_RESTING, {"trunk": parent, "now": now})
-    return frozenset(found.scalars())
+    rows = connection.execute(_RESTING, {"trunk": parent, "now": now})
+    return frozenset(rows.scalars())
 
 
 def _ensure_trunk(connection: Connection, trunk: Row) -> int:
     """Lock the row of a trunk, with the present values of its port; return its last VLAN id."""
     parent = trunk["parent"]
-    found = _mappings(connection, _LOCKED, trunk=parent)
-    if not found:
+    rows = _mappings(connection, _LOCKED, trunk=parent)
+    if not rows:
         fresh = insert(connection, trunks).values(**trunk, last_vid=0)
         # The update locks a row that another writer has just added.
         locking = {"port_name": fresh.excluded.port_name}
         connection.execute(fresh.on_conflict_do_update(index_elements=["parent"], set_=locking))
-        found = _mappings(connection, _LOCKED, trunk=parent)
-    (row,) = found
+        rows = _mappings(connection, _LOCKED, trunk=parent)
+    (row,) = rows
     if row["absent_since"] is not None or any(row[name] != trunk[name] for name in _OF_HOST):
         connection.execute(
             update(trunks).where(trunks.c.parent == parent).values(**trunk, absent_since=None)

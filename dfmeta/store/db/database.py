@@ -30,7 +30,14 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from dfmeta.errors import StoreAwayError, StoreError, StoreFullError
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import Backoff
-from dfmeta.store.db.dialect import Dialect, Postgresql, Sqlite, of_system, parse_url, wrong_url
+from dfmeta.store.db.dialect import (
+    DatabaseDialect,
+    Postgresql,
+    Sqlite,
+    of_system,
+    parse_url,
+    wrong_url,
+)
 from dfmeta.store.db.migrations import current_revision, ensure_schema
 
 SECONDS: Final = 5.0
@@ -120,7 +127,7 @@ class Database:
         self._call(lambda job: job.transaction(_trivial, write=False), write=False, seconds=seconds)
 
     def version(self) -> object | None:
-        """Return :meth:`Dialect.version`; also None while the database is not open, or away."""
+        """Return the dialect's version; also None while the database is not open, or away."""
         try:
             self._ready()
         except StoreError:
@@ -239,7 +246,7 @@ def _open(job: _Job) -> None:
     job.transaction(functools.partial(_prepare, job.dialect), write=True)
 
 
-def _prepare(dialect: Dialect, connection: Connection) -> None:
+def _prepare(dialect: DatabaseDialect, connection: Connection) -> None:
     dialect.lock_schema(connection)
     ensure_schema(connection)
 
@@ -248,7 +255,7 @@ def _trivial(connection: Connection) -> None:
     connection.exec_driver_sql("SELECT 1 FROM records WHERE id = ''").all()
 
 
-def _dialect(url: str, seconds: float) -> Dialect:
+def _dialect(url: str, seconds: float) -> DatabaseDialect:
     """Return the dialect for a URL.
 
     :raises ConfigError: the URL is invalid, or of another database.

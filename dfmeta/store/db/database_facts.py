@@ -19,14 +19,14 @@ BUSY: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class DatabaseFacts:
     """Result of an inspection."""
 
     shown: str
     """The database's path or URL, without a password."""
     file: bool
     """Whether the database is a file of this host."""
-    there: bool = True
+    exists: bool = True
     cut: bool = False
     """Whether the file has 0 bytes."""
     cause: str = ""
@@ -47,7 +47,7 @@ def load_driver(url: str) -> None:
             importlib.import_module("psycopg")
 
 
-def look(url: str) -> Looked:
+def look(url: str) -> DatabaseFacts:
     """Inspect the database that *url* names.
 
     :param url: an SQLAlchemy URL that the operator has configured.
@@ -60,7 +60,7 @@ def look(url: str) -> Looked:
     return _look_at_server(url)
 
 
-def _look_at_server(url: str) -> Looked:
+def _look_at_server(url: str) -> DatabaseFacts:
     from dfmeta.store.db.database import schema_of
     from dfmeta.store.db.dialect import parse_url
 
@@ -68,29 +68,33 @@ def _look_at_server(url: str) -> Looked:
     shown = parsed.set(drivername=parsed.get_backend_name(), query={})
     name = shown.render_as_string(hide_password=True)
     try:
-        return Looked(name, file=False, revision=schema_of(url))
+        return DatabaseFacts(name, file=False, revision=schema_of(url))
     except StoreError as error:
-        return Looked(name, file=False, cause=str(error.fields["cause"]).removeprefix(f"{name}: "))
+        return DatabaseFacts(
+            name, file=False, cause=str(error.fields["cause"]).removeprefix(f"{name}: ")
+        )
 
 
-def _look_at_file(path: Path) -> Looked:
+def _look_at_file(path: Path) -> DatabaseFacts:
     shown = str(path)
     try:
         if not path.exists():
-            return Looked(shown, file=True, there=False)
+            return DatabaseFacts(shown, file=True, exists=False)
         files = [path, Path(f"{path}-wal"), Path(f"{path}-shm")]
-        there = [(str(one), one.stat()) for one in files if one.exists()]
-        exposed = [name for name, status in there if status.st_mode & OTHERS]
-        owners = tuple((name, status.st_uid) for name, status in there)
+        present = [(str(file), file.stat()) for file in files if file.exists()]
+        exposed = [name for name, status in present if status.st_mode & OTHERS]
+        owners = tuple((name, status.st_uid) for name, status in present)
         if not path.is_file():
-            return Looked(shown, file=True, cause="it is not a regular file")
+            return DatabaseFacts(shown, file=True, cause="it is not a regular file")
         if not path.stat().st_size:
-            return Looked(shown, file=True, cut=True, open_files=tuple(exposed))
+            return DatabaseFacts(shown, file=True, cut=True, open_files=tuple(exposed))
         revision = _revision(path, logged=files[1].exists())
     except (OSError, sqlite3.Error) as error:
         cause = getattr(error, "strerror", None) or str(error)
-        return Looked(shown, file=True, cause=cause)
-    return Looked(shown, file=True, revision=revision, open_files=tuple(exposed), owners=owners)
+        return DatabaseFacts(shown, file=True, cause=cause)
+    return DatabaseFacts(
+        shown, file=True, revision=revision, open_files=tuple(exposed), owners=owners
+    )
 
 
 def _revision(path: Path, *, logged: bool) -> str | None:

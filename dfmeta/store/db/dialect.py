@@ -161,7 +161,7 @@ def engine_of(url: URL | str, **arguments: Any) -> Engine:
     )
 
 
-class Dialect(abc.ABC):
+class DatabaseDialect(abc.ABC):
     """One kind of database. The methods with a body are those that one of the databases needs."""
 
     shown: str
@@ -264,7 +264,7 @@ def of_system(error: OSError, shown: str, *, opened: bool = False) -> StoreError
     return kind(cause=f"{shown}: {error.strerror or error}")
 
 
-class Sqlite(Dialect):
+class Sqlite(DatabaseDialect):
     """A file of this host.
 
     :raises ConfigError: the URL does not name a file.
@@ -291,10 +291,10 @@ class Sqlite(Dialect):
 
         :raises StoreDamagedError: the file has 0 bytes.
         """
-        found = self.path.stat()
-        if self._file is not None and not found.st_size:
+        status = self.path.stat()
+        if self._file is not None and not status.st_size:
             raise StoreDamagedError(cause=f"{self.path}: {CUT}")
-        return (found.st_dev, found.st_ino) != self._file
+        return (status.st_dev, status.st_ino) != self._file
 
     def check_usable(self) -> None:
         """Check and restrict the file's permissions; the first time, create it if it is missing.
@@ -304,7 +304,7 @@ class Sqlite(Dialect):
         """
         if self._file is None:
             _ensure_file(self.path)
-        found = self.path.stat()
+        status = self.path.stat()
         _guard_files(self.path)
         with self.engine.connect() as connection:
             mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar()
@@ -316,7 +316,7 @@ class Sqlite(Dialect):
         if previous is not None:
             # Of an attempt that another writer has disturbed: no caller has used it.
             previous.close()
-        self._file = (found.st_dev, found.st_ino)
+        self._file = (status.st_dev, status.st_ino)
 
     def begin(self, connection: Connection, *, write: bool) -> None:
         """Take the write lock, or begin a transaction that reads one consistent snapshot."""
@@ -345,11 +345,11 @@ class Sqlite(Dialect):
         return code & PRIMARY_CODE in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
     def cause(self, error: DBAPIError) -> str:
-        """See :meth:`.Dialect.cause`."""
+        """See :meth:`.DatabaseDialect.cause`."""
         return CUT if self._cut(error) else str(error.orig)
 
     def kind(self, error: DBAPIError) -> type[StoreError]:
-        """See :meth:`.Dialect.kind`."""
+        """See :meth:`.DatabaseDialect.kind`."""
         if self._cut(error):
             return StoreDamagedError
         return kind_of(getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK))
@@ -362,7 +362,7 @@ class Sqlite(Dialect):
             return False
 
     def interrupt(self, driver: sqlite3.Connection) -> None:
-        """See :meth:`.Dialect.interrupt`."""
+        """See :meth:`.DatabaseDialect.interrupt`."""
         driver.interrupt()
 
     def close(self) -> None:
@@ -426,7 +426,7 @@ def _prepare_connection(connection: sqlite3.Connection, _record: Any) -> None:
     connection.execute("PRAGMA foreign_keys=ON")
 
 
-class Postgresql(Dialect):
+class Postgresql(DatabaseDialect):
     """A server.
 
     :param seconds: time limit of a statement. The server ends a statement whose client waits no
@@ -480,7 +480,7 @@ class Postgresql(Dialect):
         return " ".join(str(primary or error.orig).split())
 
     def kind(self, error: DBAPIError) -> type[StoreError]:
-        """See :meth:`.Dialect.kind`."""
+        """See :meth:`.DatabaseDialect.kind`."""
         return _PG_KINDS.get(_state(error), StoreError)
 
     def interrupt(self, driver: Any) -> None:

@@ -65,7 +65,7 @@ def containing(address: Address) -> list[str]:
     """Return all networks that contain *address*, as :func:`str` writes them, longest first."""
     number, width = int(address), address.max_prefixlen
     family = socket.AF_INET if width == _IPV4_BITS else socket.AF_INET6
-    found = []
+    networks = []
     for prefix in range(width, -1, -1):
         number = number >> (width - prefix) << (width - prefix)
         # The C library is 10 times as fast, but writes some IPv6 addresses with an IPv4 part.
@@ -73,8 +73,8 @@ def containing(address: Address) -> list[str]:
             text = str(type(address)(number))
         else:
             text = socket.inet_ntop(family, number.to_bytes(width // 8, "big"))
-        found.append(f"{text}/{prefix}")
-    return found
+        networks.append(f"{text}/{prefix}")
+    return networks
 
 
 class Keep(enum.Enum):

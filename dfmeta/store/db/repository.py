@@ -169,8 +169,8 @@ class Repository:
             sqlite_too = connection.dialect.name == "sqlite"
             networks = json.dumps(names) if sqlite_too else names
             statement = _OWNER[connection.dialect.name]
-            found: str | None = connection.execute(statement, {"networks": networks}).scalar()
-            return found
+            owner_id: str | None = connection.execute(statement, {"networks": networks}).scalar()
+            return owner_id
 
         owner = self._database.run(work)
         return None if owner is None else self.get(owner)
@@ -253,7 +253,7 @@ class Repository:
         :returns: for each push, False if it was ignored because it is older.
         """
         return self._database.run(
-            lambda connection: tuple(_push(connection, one) for one in pushes), write=True
+            lambda connection: tuple(_push(connection, push) for push in pushes), write=True
         )
 
     def store_fetched(self, fetched: Push, *, over: Record | None = None) -> bool:

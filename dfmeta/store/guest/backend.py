@@ -73,7 +73,7 @@ class StoreBackend:
     def __init__(
         self,
         repository: Repository,
-        settings: dialects.Settings | None = None,
+        settings: dialects.AnswerSettings | None = None,
         *,
         reader: Reader | None = None,
         host: str | None = None,
@@ -81,7 +81,7 @@ class StoreBackend:
     ) -> None:
         self._repository = repository
         self._reader = reader
-        self._settings = settings or dialects.Settings()
+        self._settings = settings or dialects.AnswerSettings()
         self._host = host
         self._containers = containers
         self._answers = Answers(self._settings)
@@ -92,7 +92,7 @@ class StoreBackend:
         identity: Identity,
         *,
         deadline: float = math.inf,
-        goes_on: Callable[[str | None], bool] = lambda _said: True,
+        goes_on: Callable[[str | None], bool] = lambda _cause: True,
     ) -> View:
         """Look up the record of ``identity.instance_id``; see
         :class:`~dfmeta.proxy.application.Backend`.
@@ -105,11 +105,11 @@ class StoreBackend:
         del deadline, goes_on
         need = self._need(request.path, identity)
         with _failing():
-            own = self._reader.get(identity.instance_id, HERE) if self._reader else None
-            if own is None or own.empty or own.http_tokens != REQUIRED:
+            stored = self._reader.get(identity.instance_id, HERE) if self._reader else None
+            if stored is None or stored.empty or stored.http_tokens != REQUIRED:
                 record = self._find(identity, need)
                 return self._view(request, identity, record, lambda: record)
-            record = self._usable(identity, own)
+            record = self._usable(identity, stored)
         return self._view(request, identity, record, lambda: self._find(identity, need))
 
     def view(self, request: GuestRequest, identity: Identity, record: Record | None) -> View:
@@ -158,13 +158,13 @@ class StoreBackend:
         with _failing():
             record = whole()
             if record is None:
-                found = None
+                answer = None
             elif request.method == "POST":
-                found = self._set_password(record, request.body)
+                answer = self._set_password(record, request.body)
             else:
-                found = self._answers.answer(record, segments, request, mac=mac)
-        if found is not None:
-            return found
+                answer = self._answers.answer(record, segments, request, mac=mac)
+        if answer is not None:
+            return answer
         missing = dialects.not_found(segments, self._settings)
         return missing if record is not None else replace(missing, known=False)
 
@@ -182,30 +182,30 @@ class StoreBackend:
             return self._usable(identity, self._repository.get(identity.instance_id))
         return self._usable(identity, self._reader.get(identity.instance_id, need))
 
-    def _usable(self, identity: Identity, own: Record | None) -> Record | None:
+    def _usable(self, identity: Identity, stored: Record | None) -> Record | None:
         """Return the record to answer from: the instance's own, else one made of defaults.
 
         A container without metadata of its own has that of its attachment. An empty record holds
         only a password, and counts as absent.
         """
-        if own is None or own.metadata is None:
+        if stored is None or stored.metadata is None:
             container = self._containers(identity.instance_id)
             if container is not None:
-                own = container if own is None else _with_metadata(own, container)
-        if own is not None and not own.empty:
-            known = not identity.unverified or own.project_id == identity.project_id
-            return own if known else None
+                stored = container if stored is None else _with_metadata(stored, container)
+        if stored is not None and not stored.empty:
+            shown = not identity.unverified or stored.project_id == identity.project_id
+            return stored if shown else None
         if self._host is None or identity.unverified:
             return None
         ids = defaults.layers(host=self._host, project_id=identity.project_id)
-        found = [record for record in map(self._repository.get, ids) if record is not None]
+        layers = [record for record in map(self._repository.get, ids) if record is not None]
         record = defaults.merged(
-            found,
+            layers,
             identity.instance_id,
             instance_name=identity.instance_name,
             project_id=identity.project_id,
         )
-        return None if record is None else defaults.with_own(record, own)
+        return None if record is None else defaults.with_own(record, stored)
 
     def _set_password(self, record: Record, password: bytes) -> Answer:
         """Store a password, which can be set once. An empty one sets nothing, as in Nova."""
@@ -244,12 +244,12 @@ def failure(error: StoreError) -> BackendError:
     )
 
 
-def _with_metadata(own: Record, container: Record) -> Record:
+def _with_metadata(stored: Record, container: Record) -> Record:
     """Return a container's stored record, which has no metadata, with that of its attachment."""
     return replace(
-        own,
+        stored,
         metadata=container.metadata,
-        project_id=own.project_id or container.project_id,
+        project_id=stored.project_id or container.project_id,
     )
 
 

@@ -45,7 +45,7 @@ def layers(*, host: str, project_id: str) -> tuple[str, ...]:
 
 
 def merged(
-    found: Sequence[Record], instance_id: str, *, instance_name: str, project_id: str
+    layers: Sequence[Record], instance_id: str, *, instance_name: str, project_id: str
 ) -> Record | None:
     """Return a record made of defaults, or None if there are none.
 
@@ -57,37 +57,37 @@ def merged(
         ``name`` or ``hostname``, the name is used, and a host name made of it.
     :raises StoreError: the document of a default is not a JSON object.
     """
-    there = [record for record in found if not record.empty]
-    if not there:
+    filled = [record for record in layers if not record.empty]
+    if not filled:
         return None
     document: dict[str, Any] = {"name": instance_name, "hostname": hostname_of(instance_name)}
     document = {name: text for name, text in document.items() if text}
-    for record in there:
+    for record in filled:
         document = merge_patch(document, parse_document(record.id, record.metadata))
-    first, special = there[0], there[::-1]
+    first, special = filled[0], filled[::-1]
     return Record(
         id=instance_id.lower(),
         seed=hmac.digest(first.seed, instance_id.lower().encode(), hashlib.sha256),
         created_at=first.created_at,
-        updated_at=max(record.updated_at for record in there),
+        updated_at=max(record.updated_at for record in filled),
         project_id=project_id or None,
         metadata=dump_document(document),
-        userdata=next((one.userdata for one in special if one.userdata is not None), None),
-        http_tokens=next((one.http_tokens for one in special if one.http_tokens), None),
+        userdata=next((layer.userdata for layer in special if layer.userdata is not None), None),
+        http_tokens=next((layer.http_tokens for layer in special if layer.http_tokens), None),
     )
 
 
-def with_own(record: Record, own: Record | None) -> Record:
+def with_own(record: Record, stored: Record | None) -> Record:
     """Return a record made of defaults, with the values of the instance's own, empty record.
 
     :param own: record of an instance that has posted a password and has nothing else; None: there
         is no such record.
     """
-    if own is None:
+    if stored is None:
         return record
     return replace(
         record,
-        seed=own.seed,
-        password=own.password,
-        http_tokens=own.http_tokens or record.http_tokens,
+        seed=stored.seed,
+        password=stored.password,
+        http_tokens=stored.http_tokens or record.http_tokens,
     )

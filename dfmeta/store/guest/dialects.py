@@ -35,7 +35,7 @@ PARSED: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AnswerSettings:
     """The configuration of answers."""
 
     ec2_tree: str = EC2_TREES[0]
@@ -79,7 +79,7 @@ EC2: Final = Dialect((), ec2.answer, ec2.need)
 """The dialect of all other paths."""
 
 
-def select(segments: Sequence[str], settings: Settings) -> tuple[Dialect, Sequence[str]]:
+def select(segments: Sequence[str], settings: AnswerSettings) -> tuple[Dialect, Sequence[str]]:
     """Return the dialect of a path, and the segments behind its prefix.
 
     :param segments: see :func:`dfmeta.store.guest.requests.split_path`.
@@ -92,7 +92,7 @@ def select(segments: Sequence[str], settings: Settings) -> tuple[Dialect, Sequen
 
 
 def answer(
-    document: Document, segments: Sequence[str], settings: Settings, *, mac: str = ""
+    document: Document, segments: Sequence[str], settings: AnswerSettings, *, mac: str = ""
 ) -> Answer | None:
     """Answer a GET or HEAD; None if the path does not exist.
 
@@ -103,7 +103,7 @@ def answer(
     return dialect.answer(document, rest, AnswerContext(mac, settings.templates))
 
 
-def need(path: str, settings: Settings) -> Need:
+def need(path: str, settings: AnswerSettings) -> Need:
     """Return the parts of a record that the answer for *path* depends on, for any method.
 
     :param path: origin-form, from a guest.
@@ -115,7 +115,7 @@ def need(path: str, settings: Settings) -> Need:
     return dialect.parts(rest)
 
 
-def not_found(segments: Sequence[str], settings: Settings) -> Answer:
+def not_found(segments: Sequence[str], settings: AnswerSettings) -> Answer:
     """Return the 404 of a path, in the form of its dialect."""
     return select(segments, settings)[0].not_found
 
@@ -139,7 +139,7 @@ class Answers:
     :param settings: configuration of all answers.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AnswerSettings) -> None:
         self._settings = settings
         self._kept: LruCache[str, _Made] = LruCache(BYTES)
 

@@ -34,7 +34,15 @@ from dfmeta.guest import snippet
 from dfmeta.store.db.repository import Record, parse_document
 from dfmeta.store.guest.links import UnfitError, version2, with_dhcp
 from dfmeta.store.guest.netconfig import derived, has_version, read
-from dfmeta.store.guest.values import Key, first_text, keys_of, list_of, object_of, plain, text_of
+from dfmeta.store.guest.values import (
+    GuestKey,
+    first_text,
+    keys_of,
+    list_of,
+    object_of,
+    plain,
+    text_of,
+)
 from dfmeta.store.strict import parse_mapping
 
 RANDOM_SEED_BYTES: Final = 512
@@ -78,7 +86,7 @@ class AnswerContext:
     mac: str = ""
     """MAC of the guest's port; empty: not known."""
     templates: Mapping[str, str] = field(default_factory=dict)
-    """See :attr:`dfmeta.store.guest.dialects.Settings.templates`."""
+    """See :attr:`dfmeta.store.guest.dialects.AnswerSettings.templates`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +110,9 @@ class Document:
     instance_type: str
     project_id: str
     launch_index: int | None
-    keys: tuple[Key, ...]
+    keys: tuple[GuestKey, ...]
     """Keys for ``authorized_keys``."""
-    certificates: tuple[Key, ...]
+    certificates: tuple[GuestKey, ...]
     addresses: tuple[Address, ...]
     instance_tags: Mapping[str, str]
     """Tags that the guest may read; the keys are safe in a listing."""
@@ -190,7 +198,7 @@ def devices_of(document: Document) -> list[dict[str, Any]]:
 def dedicated_cpus_of(document: Document) -> list[int]:
     """Return the host's CPUs that the instance has alone, by their numbers."""
     given = list_of(document.members.get("dedicated_cpus"))
-    return [one for one in given if type(one) is int and one >= 0]
+    return [number for number in given if type(number) is int and number >= 0]
 
 
 def _are_devices(given: object) -> bool:
@@ -214,10 +222,10 @@ def vendor_data_of(document: Document) -> dict[str, Any]:
 
     With ``tag_devices``, it includes the program that finds a guest's device roles.
     """
-    found = _vendor_data(document.members.get("vendor_data"))
+    vendor_data = _vendor_data(document.members.get("vendor_data"))
     if document.members.get("tag_devices") is True:
-        return {**found, CLOUD_INIT: with_roles(found.get(CLOUD_INIT))}
-    return found
+        return {**vendor_data, CLOUD_INIT: with_roles(vendor_data.get(CLOUD_INIT))}
+    return vendor_data
 
 
 def vendor_data2_of(document: Document) -> dict[str, Any]:
@@ -236,12 +244,12 @@ def network_data_of(document: Document, mac: str = "") -> dict[str, list[dict[st
     :param mac: of the guest's port; empty: not known.
     """
     given = object_of(plain(document.members.get("network_data")))
-    found = {
-        name: [one for one in list_of(given.get(name)) if object_of(one)]
+    lists = {
+        name: [item for item in list_of(given.get(name)) if object_of(item)]
         for name in ("links", "networks", "services")
     }
-    if any(found.values()):
-        return found
+    if any(lists.values()):
+        return lists
     for name in ("network", "network_config"):
         if made := derived(document.networks[name]):
             return made
@@ -255,8 +263,8 @@ def network_config_of(document: Document) -> str | dict[str, Any]:
     else made of ``network`` or ``network_data``.
     """
     given = document.members.get("network_config")
-    if own := given if isinstance(given, str) else object_of(plain(given)):
-        return own
+    if written := given if isinstance(given, str) else object_of(plain(given)):
+        return written
     network = document.networks["network"]
     if has_version(network):
         return object_of(plain(network))
@@ -269,7 +277,9 @@ def network_config_of(document: Document) -> str | dict[str, Any]:
 def addresses_of(document: Document, version: int, *, public: bool) -> list[str]:
     """Return the addresses of one IP version, public or private, in the document's order."""
     return [
-        one.text for one in document.addresses if one.version == version and one.public == public
+        address.text
+        for address in document.addresses
+        if address.version == version and address.public == public
     ]
 
 
@@ -312,8 +322,10 @@ def addresses(networks: Mapping[str, Mapping[str, Any]]) -> tuple[Address, ...]:
     """
     for name in MEMBERS:
         values = _values(networks[name])
-        if found := [one for value, public in values for one in _address(value, public=public)]:
-            return tuple(found)
+        if listed := [
+            address for value, public in values for address in _address(value, public=public)
+        ]:
+            return tuple(listed)
     return ()
 
 
@@ -333,18 +345,18 @@ def _network_in(given: object) -> dict[str, Any]:
 
 def _values(network: Mapping[str, Any]) -> Iterator[tuple[object, bool]]:
     """Yield what stands in the places of addresses, and whether it is marked as public."""
-    for one in map(object_of, list_of(network.get("addresses"))):
+    for item in map(object_of, list_of(network.get("addresses"))):
         # There, a text with a prefix is a block.
-        if "/" not in (text := text_of(one.get("address"))):
-            yield text, one.get("public") is True
-    for one in map(object_of, list_of(network.get("networks"))):
-        yield one.get("ip_address"), False
-    for one in map(object_of, list_of(network.get("config"))):
-        for subnet in map(object_of, list_of(one.get("subnets"))):
+        if "/" not in (text := text_of(item.get("address"))):
+            yield text, item.get("public") is True
+    for item in map(object_of, list_of(network.get("networks"))):
+        yield item.get("ip_address"), False
+    for item in map(object_of, list_of(network.get("config"))):
+        for subnet in map(object_of, list_of(item.get("subnets"))):
             yield subnet.get("address"), False
     for kind in _DEVICES:
-        for one in map(object_of, object_of(network.get(kind)).values()):
-            for text in list_of(one.get("addresses")):
+        for item in map(object_of, object_of(network.get(kind)).values()):
+            for text in list_of(item.get("addresses")):
                 # An object has options of its one address.
                 yield next(iter(text), None) if isinstance(text, dict) else text, False
 
@@ -367,16 +379,16 @@ def _loaded(text: str) -> object:
         return None
 
 
-def with_roles(own: object) -> object:
+def with_roles(vendor_data: object) -> object:
     """Return vendor data that runs the program, after the operator's vendor data.
 
     :param own: the member ``cloud-init``: a text, a list of texts, or None. Any other value means
         nothing to cloud-init, and is replaced.
     """
-    if isinstance(own, list):
-        return [*own, _program()]
-    if isinstance(own, str) and own:
-        return together(own, _program())
+    if isinstance(vendor_data, list):
+        return [*vendor_data, _program()]
+    if isinstance(vendor_data, str) and vendor_data:
+        return together(vendor_data, _program())
     return _program()
 
 

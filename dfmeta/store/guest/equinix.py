@@ -167,10 +167,10 @@ def rendered(template: str, document: Mapping[str, Any]) -> str | None:
     """Return a template's text; None if it fails."""
     text, *actions = template.split("{{")
     pieces = [text]
-    for one in actions:
-        action, end, text = one.partition("}}")
-        found = _FIELD.fullmatch(action) if end else None
-        value = _value(found[1], document) if found else None
+    for part in actions:
+        action, end, text = part.partition("}}")
+        field = _FIELD.fullmatch(action) if end else None
+        value = _value(field[1], document) if field else None
         if value is None:
             return None
         pieces += [value, text]

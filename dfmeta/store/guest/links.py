@@ -49,7 +49,7 @@ class UnfitError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class GuestRoute:
     """A network and the gateway to it."""
 
     to: Network
@@ -73,7 +73,7 @@ class Link:
     """Name that the guest gives to the device; empty: the kernel or cloud-init chooses it."""
     mtu: int | None = None
     addresses: list[Interface] = field(default_factory=list)
-    routes: list[Route] = field(default_factory=list)
+    routes: list[GuestRoute] = field(default_factory=list)
     dynamic: list[str] = field(default_factory=list)
     """Types of networks that give the guest an address."""
     dns: list[Address] = field(default_factory=list)
@@ -116,10 +116,10 @@ def network_data(guest: GuestNetwork) -> dict[str, Any]:
     :raises UnfitError: the file cannot express the links.
     """
     links = guest.links
-    networks = [one for link in links for one in _networks(link)]
-    for number, one in enumerate(networks):
-        one["id"] = one["network_id"] = f"network{number}"
-    servers = [one for link in links for one in link.dns]
+    networks = [item for link in links for item in _networks(link)]
+    for number, item in enumerate(networks):
+        item["id"] = item["network_id"] = f"network{number}"
+    servers = [server for link in links for server in link.dns]
     return {
         "links": [_link(link, links) for link in links],
         "networks": networks,
@@ -134,23 +134,23 @@ def with_dhcp(mac: str) -> dict[str, Any]:
 
 def _link(link: Link, links: Sequence[Link]) -> dict[str, Any]:
     """Return a link. The member ``name`` is not Nova's; cloud-init accepts it."""
-    found: dict[str, Any] = {"id": link.id, "type": link.kind, "ethernet_mac_address": link.mac}
+    entry: dict[str, Any] = {"id": link.id, "type": link.kind, "ethernet_mac_address": link.mac}
     if link.kind == "bond":
-        found |= {"bond_links": list(link.members), **link.bond}
+        entry |= {"bond_links": list(link.members), **link.bond}
         _check_below(link.members, links, "phy")
     if link.kind == "vlan":
-        found |= {"vlan_id": link.vlan, "vlan_link": link.below, "vlan_mac_address": link.mac}
+        entry |= {"vlan_id": link.vlan, "vlan_link": link.below, "vlan_mac_address": link.mac}
         _check_below([link.below], links, "phy", "bond")
     if link.mtu:
-        found["mtu"] = link.mtu
+        entry["mtu"] = link.mtu
     if link.name:
-        found["name"] = link.name
-    return found
+        entry["name"] = link.name
+    return entry
 
 
 def _check_below(ids: Sequence[str], links: Sequence[Link], *kinds: str) -> None:
-    known = {link.id for link in links if link.kind in kinds}
-    if not ids or not known.issuperset(ids):
+    possible = {link.id for link in links if link.kind in kinds}
+    if not ids or not possible.issuperset(ids):
         raise UnfitError("a link is on an unknown link")
 
 
@@ -163,18 +163,18 @@ def _networks(link: Link) -> list[dict[str, Any]]:
     _check_advertisements(link)
     static: list[dict[str, Any]] = [
         {
-            "type": STATIC[one.version],
-            "ip_address": str(one.ip),
-            "netmask": str(one.netmask),
+            "type": STATIC[entry.version],
+            "ip_address": str(entry.ip),
+            "netmask": str(entry.netmask),
             "routes": led,
         }
-        for one, led in zip(link.addresses, routes, strict=True)
+        for entry, led in zip(link.addresses, routes, strict=True)
     ]
     common = {"link": link.id, "services": _services(link.dns)}
-    return [{**one, **common} for one in (*static, *({"type": kind} for kind in link.dynamic))]
+    return [{**entry, **common} for entry in (*static, *({"type": kind} for kind in link.dynamic))]
 
 
-def _next_to(route: Route, addresses: Sequence[Interface]) -> int:
+def _next_to(route: GuestRoute, addresses: Sequence[Interface]) -> int:
     """Return the index of the address with the route's gateway in its network."""
     for number, address in enumerate(addresses):
         same = route.via.version == route.to.version == address.version
@@ -206,7 +206,7 @@ def _check_advertisements(link: Link) -> None:
         raise UnfitError("it cannot express the router advertisements of a link")
 
 
-def _route(route: Route) -> dict[str, str]:
+def _route(route: GuestRoute) -> dict[str, str]:
     return {
         "network": str(route.to.network_address),
         "netmask": str(route.to.netmask),
@@ -215,7 +215,7 @@ def _route(route: Route) -> dict[str, str]:
 
 
 def _services(servers: Iterable[Address]) -> list[dict[str, str]]:
-    return [{"type": "dns", "address": str(one)} for one in dict.fromkeys(servers)]
+    return [{"type": "dns", "address": str(server)} for server in dict.fromkeys(servers)]
 
 
 def interface(text: object, mask: object = None) -> Interface:
@@ -234,12 +234,12 @@ def interface(text: object, mask: object = None) -> Interface:
             if "01" in bits:
                 raise UnfitError("not a netmask")
             mask = bits.count("1")
-        found = ipaddress.ip_interface(text if mask is None else f"{text}/{mask}")
+        parsed = ipaddress.ip_interface(text if mask is None else f"{text}/{mask}")
     except ValueError as error:
         raise UnfitError("not an address with a prefix length") from error
-    if getattr(found, "scope_id", None):
+    if getattr(parsed, "scope_id", None):
         raise UnfitError("an address with a zone is valid on one host only")
-    return found
+    return parsed
 
 
 def network(text: object, mask: object = None) -> Network:
@@ -269,31 +269,31 @@ def version2(guest: GuestNetwork) -> dict[str, Any]:
     first, *_rest = guest.links
     links = {link.id: link for link in guest.links}
     names = {link.id: link.name or link.id for link in guest.links}
-    below = {one for link in guest.links for one in (*link.members, link.below)}
-    found: dict[str, Any] = {"version": 2}
+    below = {name for link in guest.links for name in (*link.members, link.below)}
+    config: dict[str, Any] = {"version": 2}
     for link in guest.links:
-        one: dict[str, Any] = {}
+        device: dict[str, Any] = {}
         parent = link.members[0] if link.members else link.below
         if link.kind == "phy":
-            one["match"] = {"macaddress": link.mac}
+            device["match"] = {"macaddress": link.mac}
             if link.name or link.id in below:
-                one["set-name"] = names[link.id]
+                device["set-name"] = names[link.id]
         elif link.mac != links[parent].mac:
-            one["macaddress"] = link.mac
+            device["macaddress"] = link.mac
         if link.kind == "bond":
-            one["interfaces"] = [names[member] for member in link.members]
-            one["parameters"] = {BOND[name]: value for name, value in link.bond.items()}
+            device["interfaces"] = [names[member] for member in link.members]
+            device["parameters"] = {BOND[name]: value for name, value in link.bond.items()}
         if link.kind == "vlan":
-            one |= {"id": link.vlan, "link": names[link.below]}
-        devices = found.setdefault(_DEVICES[link.kind], {})
-        devices[names[link.id]] = one | _addresses(link, guest.dns if link is first else ())
-    return found
+            device |= {"id": link.vlan, "link": names[link.below]}
+        devices = config.setdefault(_DEVICES[link.kind], {})
+        devices[names[link.id]] = device | _addresses(link, guest.dns if link is first else ())
+    return config
 
 
 def _addresses(link: Link, dns: Iterable[Address]) -> dict[str, Any]:
     kinds = {*link.dynamic}
     advertisements = True if kinds & {*SLAAC} else link.advertisements
-    servers = [str(one) for one in dict.fromkeys((*link.dns, *dns))]
+    servers = [*map(str, dict.fromkeys((*link.dns, *dns)))]
     gateways: dict[str, str] = {}
     routes = []
     for route in link.routes:
@@ -308,7 +308,7 @@ def _addresses(link: Link, dns: Iterable[Address]) -> dict[str, Any]:
         "dhcp4": DYNAMIC[0] in kinds or None,
         "dhcp6": bool(kinds & {*DHCP6}) or None,
         "accept-ra": advertisements,
-        "addresses": [str(one) for one in link.addresses] or None,
+        "addresses": [*map(str, link.addresses)] or None,
         **gateways,
         "routes": routes or None,
         "nameservers": {"addresses": servers} if servers else None,

@@ -22,9 +22,9 @@ from dfmeta.store.guest.links import (
     DYNAMIC_STATEFUL,
     STATIC,
     GuestNetwork,
+    GuestRoute,
     Interface,
     Link,
-    Route,
     UnfitError,
     address,
     interface,
@@ -77,15 +77,15 @@ def read(given: object) -> GuestNetwork:
 
     :raises UnfitError: it has less than a guest needs, or unknown members.
     """
-    config = _known(given)
+    config = _members(given)
     if has_version(config):
-        found = _version1(config) if config["version"] == 1 else GuestNetwork(_version2(config))
+        guest = _version1(config) if config["version"] == 1 else GuestNetwork(_version2(config))
     elif "version" in config:
         raise UnfitError("unknown version")
     else:
-        found = _nova(config) if "links" in config else GuestNetwork(_equinix(config))
-    found.check()
-    return found
+        guest = _nova(config) if "links" in config else GuestNetwork(_equinix(config))
+    guest.check()
+    return guest
 
 
 def has_version(config: Mapping[str, Any]) -> bool:
@@ -95,86 +95,91 @@ def has_version(config: Mapping[str, Any]) -> bool:
 
 
 def _version2(config: Mapping[str, Any]) -> list[Link]:
-    config = _known(config, "version", "renderer", "ethernets", "bonds", "vlans")
+    config = _members(config, "version", "renderer", "ethernets", "bonds", "vlans")
     links: dict[str, Link] = {}
-    for name, one in _known(config.get("ethernets", {})).items():
-        one = _known(one, "match", "set-name", *_IP)
-        mac = _mac(_known(one.get("match", {}), "macaddress").get("macaddress"))
-        links[name] = Link(id=_id(name), kind="phy", mac=mac, name=_name(one.get("set-name")))
-        _configure2(links[name], one)
-    for name, one in _known(config.get("bonds", {})).items():
-        one = _known(one, "interfaces", "parameters", "macaddress", *_IP)
-        members = _texts(one.get("interfaces"))
-        links[name] = _bond(name, members, one.get("parameters", {}), one.get("macaddress"), links)
-        _configure2(links[name], one)
-    for name, one in _known(config.get("vlans", {})).items():
-        one = _known(one, "id", "link", "macaddress", *_IP)
-        links[name] = _vlan(name, one.get("link"), one.get("id"), one.get("macaddress"), links)
-        _configure2(links[name], one)
+    for name, device in _members(config.get("ethernets", {})).items():
+        device = _members(device, "match", "set-name", *_IP)
+        mac = _mac(_members(device.get("match", {}), "macaddress").get("macaddress"))
+        links[name] = Link(id=_id(name), kind="phy", mac=mac, name=_name(device.get("set-name")))
+        _configure2(links[name], device)
+    for name, device in _members(config.get("bonds", {})).items():
+        device = _members(device, "interfaces", "parameters", "macaddress", *_IP)
+        members = _texts(device.get("interfaces"))
+        links[name] = _bond(
+            name, members, device.get("parameters", {}), device.get("macaddress"), links
+        )
+        _configure2(links[name], device)
+    for name, device in _members(config.get("vlans", {})).items():
+        device = _members(device, "id", "link", "macaddress", *_IP)
+        links[name] = _vlan(
+            name, device.get("link"), device.get("id"), device.get("macaddress"), links
+        )
+        _configure2(links[name], device)
     return list(links.values())
 
 
-def _configure2(link: Link, one: Mapping[str, Any]) -> None:
-    link.mtu = _number(one.get("mtu"), MTU)
-    link.advertisements = _flag(one.get("accept-ra"))
-    link.dynamic = [_DHCP[name] for name in ("dhcp4", "dhcp6") if _flag(one.get(name))]
-    link.addresses = [interface(text) for text in _list(one.get("addresses"))]
+def _configure2(link: Link, device: Mapping[str, Any]) -> None:
+    link.mtu = _number(device.get("mtu"), MTU)
+    link.advertisements = _flag(device.get("accept-ra"))
+    link.dynamic = [_DHCP[name] for name in ("dhcp4", "dhcp6") if _flag(device.get(name))]
+    link.addresses = [interface(text) for text in _list(device.get("addresses"))]
     # Search domains are omitted: the file has no place for them.
-    servers = _known(one.get("nameservers", {}), "addresses", "search")
+    servers = _members(device.get("nameservers", {}), "addresses", "search")
     link.dns = [address(text) for text in _list(servers.get("addresses"))]
     for version, name in ((4, "gateway4"), (6, "gateway6")):
-        if name in one:
-            link.routes.append(Route(_DEFAULT[version], address(one[name])))
-    for given in _list(one.get("routes")):
-        route = _known(given, "to", "via")
+        if name in device:
+            link.routes.append(GuestRoute(_DEFAULT[version], address(device[name])))
+    for given in _list(device.get("routes")):
+        route = _members(given, "to", "via")
         via = address(route.get("via"))
         to = route.get("to")
-        link.routes.append(Route(_DEFAULT[via.version] if to == "default" else network(to), via))
+        to = _DEFAULT[via.version] if to == "default" else network(to)
+        link.routes.append(GuestRoute(to, via))
 
 
 def _version1(config: Mapping[str, Any]) -> GuestNetwork:
     links: dict[str, Link] = {}
     servers: list[Address] = []
-    routes: list[Route] = []
-    for given in _list(_known(config, "version", "config").get("config")):
-        one = _known(given)
-        match one.pop("type", None):
+    routes: list[GuestRoute] = []
+    for given in _list(_members(config, "version", "config").get("config")):
+        item = _members(given)
+        match item.pop("type", None):
             case "nameserver":
-                one = _known(one, "address", "search", "interface")
-                servers += [address(text) for text in _one_or_more(one.get("address"))]
+                item = _members(item, "address", "search", "interface")
+                servers += [address(text) for text in _one_or_more(item.get("address"))]
             case "route":
-                routes.append(_route1(one))
+                routes.append(_route1(item))
             case kind:
-                link = _link1(str(kind), one, links)
+                link = _link1(str(kind), item, links)
                 links[link.id] = link
     for route in routes:
         _next_to(route, links).routes.append(route)
     return GuestNetwork(list(links.values()), servers)
 
 
-def _link1(kind: str, one: Mapping[str, Any], links: Mapping[str, Link]) -> Link:
-    own = {
+def _link1(kind: str, item: Mapping[str, Any], links: Mapping[str, Link]) -> Link:
+    extra = {
         "physical": (),
         "bond": ("bond_interfaces", "params"),
         "vlan": ("vlan_link", "vlan_id"),
     }.get(kind)
-    if own is None:
+    if extra is None:
         raise UnfitError("unknown type")
-    one = _known(one, "name", "mac_address", "mtu", "subnets", "accept-ra", *own)
-    name, mac = _name(one.get("name")), one.get("mac_address")
+    item = _members(item, "name", "mac_address", "mtu", "subnets", "accept-ra", *extra)
+    name, mac = _name(item.get("name")), item.get("mac_address")
     if name in links:
         raise UnfitError("two links have one name")
     if kind == "bond":
-        members = _texts(one.get("bond_interfaces"))
-        link = _bond(name, members, one.get("params", {}), mac, links)
+        members = _texts(item.get("bond_interfaces"))
+        link = _bond(name, members, item.get("params", {}), mac, links)
     elif kind == "vlan":
-        link = _vlan(name, one.get("vlan_link"), one.get("vlan_id"), mac, links)
+        link = _vlan(name, item.get("vlan_link"), item.get("vlan_id"), mac, links)
     else:
         link = Link(id=_id(name), kind="phy", mac=_mac(mac), name=name)
-    link.mtu = _number(one.get("mtu"), MTU)
-    link.advertisements = _flag(one.get("accept-ra"))
-    for subnet in _list(one.get("subnets")):
-        _configure1(link, _known(subnet))
+    link.mtu = _number(item.get("mtu"), MTU)
+    link.advertisements = _flag(item.get("accept-ra"))
+    for subnet in _list(item.get("subnets")):
+        _configure1(link, _members(subnet))
     return link
 
 
@@ -183,32 +188,32 @@ def _configure1(link: Link, subnet: dict[str, Any]) -> None:
     if not isinstance(kind, str):
         raise UnfitError("a subnet has no type")
     static = ("address", "netmask", "gateway", "routes") if kind.startswith("static") else ()
-    subnet = _known(subnet, "dns_nameservers", "dns_search", *static)
+    subnet = _members(subnet, "dns_nameservers", "dns_search", *static)
     link.dns += [address(text) for text in _one_or_more(subnet.get("dns_nameservers"))]
     if kind in ("static", "static6"):
         link.addresses.append(interface(subnet.get("address"), subnet.get("netmask")))
         if "gateway" in subnet:
             via = address(subnet["gateway"])
-            link.routes.append(Route(_DEFAULT[via.version], via))
-        link.routes += [_route1(_known(one)) for one in _list(subnet.get("routes"))]
+            link.routes.append(GuestRoute(_DEFAULT[via.version], via))
+        link.routes += [_route1(_members(route)) for route in _list(subnet.get("routes"))]
     elif kind in _DYNAMIC:
         link.dynamic.append(_DYNAMIC[kind])
     elif kind != "manual":
         raise UnfitError("unknown type of a subnet")
 
 
-def _route1(one: Mapping[str, Any]) -> Route:
-    one = _known(one, "destination", "network", "netmask", "prefix", "gateway")
-    to = [one[name] for name in ("destination", "network") if name in one]
-    masks = [one[name] for name in ("netmask", "prefix") if name in one]
+def _route1(route: Mapping[str, Any]) -> GuestRoute:
+    route = _members(route, "destination", "network", "netmask", "prefix", "gateway")
+    to = [route[name] for name in ("destination", "network") if name in route]
+    masks = [route[name] for name in ("netmask", "prefix") if name in route]
     if len(to) != 1 or len(masks) > 1:
         raise UnfitError("a route has no destination, or two")
-    return Route(network(to[0], *masks), address(one.get("gateway")))
+    return GuestRoute(network(to[0], *masks), address(route.get("gateway")))
 
 
-def _next_to(route: Route, links: Mapping[str, Link]) -> Link:
+def _next_to(route: GuestRoute, links: Mapping[str, Link]) -> Link:
     for link in links.values():
-        if any(route.via in one.network for one in link.addresses):
+        if any(route.via in candidate.network for candidate in link.addresses):
             return link
     raise UnfitError("a gateway is in none of the networks")
 
@@ -220,37 +225,37 @@ def _nova(config: Mapping[str, Any]) -> GuestNetwork:
     a dynamic one.
     """
     links: dict[str, Link] = {}
-    given = [_known(one) for one in _list(config.get("links"))]
-    for one in sorted(given, key=lambda one: _ABOVE.get(str(one.get("type")), 0)):
-        name, mac = _id(one.get("id")), one.get("ethernet_mac_address")
-        match one.get("type"):
+    given = [_members(entry) for entry in _list(config.get("links"))]
+    for entry in sorted(given, key=lambda entry: _ABOVE.get(str(entry.get("type")), 0)):
+        name, mac = _id(entry.get("id")), entry.get("ethernet_mac_address")
+        match entry.get("type"):
             case "bond":
-                how = {key: one[key] for key in one.keys() - {"bond_links"} if "bond_" in key}
-                link = _bond(name, _texts(one.get("bond_links")), how, mac, links)
+                how = {key: entry[key] for key in entry.keys() - {"bond_links"} if "bond_" in key}
+                link = _bond(name, _texts(entry.get("bond_links")), how, mac, links)
             case "vlan":
-                mac = one.get("vlan_mac_address")
-                link = _vlan(name, one.get("vlan_link"), one.get("vlan_id"), mac, links)
+                mac = entry.get("vlan_mac_address")
+                link = _vlan(name, entry.get("vlan_link"), entry.get("vlan_id"), mac, links)
             case _:
-                link = Link(id=name, kind="phy", mac=_mac(mac), name=_name(one.get("name")))
-        link.mtu = _number(one.get("mtu"), MTU)
+                link = Link(id=name, kind="phy", mac=_mac(mac), name=_name(entry.get("name")))
+        link.mtu = _number(entry.get("mtu"), MTU)
         links[name] = link
-    for one in map(_known, _list(config.get("networks"))):
-        if (found := links.get(_id(one.get("link")))) is None:
+    for entry in map(_members, _list(config.get("networks"))):
+        if (target := links.get(_id(entry.get("link")))) is None:
             raise UnfitError("a network is on an unknown link")
-        _configure_nova(found, one)
+        _configure_nova(target, entry)
     for link in links.values():
         six = [kind for kind in link.dynamic if kind != DYNAMIC[0]]
-        if six or any(one.version == 6 for one in link.addresses):
+        if six or any(entry.version == 6 for entry in link.addresses):
             link.advertisements = bool(six)
     return GuestNetwork(list(links.values()), _servers(config.get("services")))
 
 
-def _configure_nova(link: Link, one: Mapping[str, Any]) -> None:
-    kind = one.get("type")
-    link.dns += _servers(one.get("services"))
+def _configure_nova(link: Link, entry: Mapping[str, Any]) -> None:
+    kind = entry.get("type")
+    link.dns += _servers(entry.get("services"))
     if kind in STATIC.values():
-        link.addresses.append(interface(one.get("ip_address"), one.get("netmask")))
-        link.routes += [_route1(_known(route)) for route in _list(one.get("routes"))]
+        link.addresses.append(interface(entry.get("ip_address"), entry.get("netmask")))
+        link.routes += [_route1(_members(route)) for route in _list(entry.get("routes"))]
     elif kind in (*DYNAMIC, DYNAMIC_STATEFUL):
         link.dynamic.append(str(kind))
     else:
@@ -258,8 +263,8 @@ def _configure_nova(link: Link, one: Mapping[str, Any]) -> None:
 
 
 def _servers(services: object) -> list[Address]:
-    given = [_known(one) for one in _list(services)]
-    return [address(one.get("address")) for one in given if one.get("type") == "dns"]
+    given = [_members(service) for service in _list(services)]
+    return [address(service.get("address")) for service in given if service.get("type") == "dns"]
 
 
 def _equinix(given: Mapping[str, Any]) -> list[Link]:
@@ -269,21 +274,21 @@ def _equinix(given: Mapping[str, Any]) -> list[Link]:
     """
     links: dict[str, Link] = {}
     bonds: set[str] = set()
-    for one in map(_known, _list(given.get("interfaces"))):
-        name = _name(one.get("name"))
-        links[name] = Link(id=_id(name), kind="phy", mac=_mac(one.get("mac")))
-        bonds.add(_name(one.get("bond")))
+    for entry in map(_members, _list(given.get("interfaces"))):
+        name = _name(entry.get("name"))
+        links[name] = Link(id=_id(name), kind="phy", mac=_mac(entry.get("mac")))
+        bonds.add(_name(entry.get("bond")))
     bond = bonds.pop() if len(bonds) == 1 else ""
     if len(links) != len(_list(given.get("interfaces"))) or (not bond and len(links) != 1):
         raise UnfitError("it does not say which NIC has the addresses")
     top = next(iter(links.values()))
     if bond:
-        bonding = _known(given.get("bonding", {}))
+        bonding = _members(given.get("bonding", {}))
         mode = _number(bonding.get("mode"), (0, len(MODES) - 1))
         how = {"mode": MODES[mode]} if mode is not None else {}
         top = _bond(bond, list(links), how, bonding.get("mac"), links)
         links[top.id] = top
-    _address(top, [_known(one) for one in _list(given.get("addresses"))])
+    _address(top, [_members(entry) for entry in _list(given.get("addresses"))])
     return list(links.values())
 
 
@@ -291,29 +296,31 @@ def _address(link: Link, addresses: list[dict[str, Any]]) -> None:
     """Add addresses and their routes to a link. In each family, the default gateway is the first
     public one, or the first one if none is public; the others lead to their network's block."""
     default: set[int] = set()
-    for one in sorted(addresses, key=lambda one: one.get("public") is not True):
-        if one.get("enabled") is False:
+    for entry in sorted(addresses, key=lambda entry: entry.get("public") is not True):
+        if entry.get("enabled") is False:
             continue
-        found = _masked(one)
-        link.addresses.append(found)
-        if "gateway" not in one:
+        parsed = _masked(entry)
+        link.addresses.append(parsed)
+        if "gateway" not in entry:
             continue
-        via, block = address(one["gateway"]), _known(one.get("parent_block", {}))
-        if found.version not in default:
-            default.add(found.version)
-            link.routes.append(Route(_DEFAULT[found.version], via))
-        elif block and (wider := _block(block)) != found.network:
-            link.routes.append(Route(wider, via))
+        via, block = address(entry["gateway"]), _members(entry.get("parent_block", {}))
+        if parsed.version not in default:
+            default.add(parsed.version)
+            link.routes.append(GuestRoute(_DEFAULT[parsed.version], via))
+        elif block and (wider := _block(block)) != parsed.network:
+            link.routes.append(GuestRoute(wider, via))
 
 
-def _masked(one: Mapping[str, Any]) -> Interface:
+def _masked(entry: Mapping[str, Any]) -> Interface:
     """Return the address of an entry; if it has its mask twice, both have to be the same."""
-    found = {
-        interface(one.get("address"), one[name]) for name in ("cidr", "netmask") if name in one
+    interfaces = {
+        interface(entry.get("address"), entry[name])
+        for name in ("cidr", "netmask")
+        if name in entry
     }
-    if len(found) != 1:
+    if len(interfaces) != 1:
         raise UnfitError("no prefix length, or two")
-    return found.pop()
+    return interfaces.pop()
 
 
 def _block(block: Mapping[str, Any]) -> Network:
@@ -325,16 +332,16 @@ def _bond(
 ) -> Link:
     """Return a bond. Without a MAC of its own, it has its first member's, as in the kernel."""
     how: dict[str, str | int] = {}
-    for key, value in _known(parameters).items():
-        known = _BOND.get(key.replace("_", "-").removeprefix("bond-"))
-        if known is None:
+    for key, value in _members(parameters).items():
+        parameter = _BOND.get(key.replace("_", "-").removeprefix("bond-"))
+        if parameter is None:
             raise UnfitError("unknown parameter of a bond")
-        how[known] = _milliseconds(value) if known == "bond_miimon" else _id(value)
+        how[parameter] = _milliseconds(value) if parameter == "bond_miimon" else _id(value)
     first = links.get(members[0]) if members else None
     if first is None or how.get("bond_mode") not in MODES:
         raise UnfitError("a bond has no member, or no known mode")
-    own = first.mac if mac is None else _mac(mac)
-    return Link(id=_id(name), kind="bond", mac=own, members=tuple(members), bond=how)
+    bond_mac = first.mac if mac is None else _mac(mac)
+    return Link(id=_id(name), kind="bond", mac=bond_mac, members=tuple(members), bond=how)
 
 
 def _vlan(name: str, below: object, vlan: object, mac: object, links: Mapping[str, Link]) -> Link:
@@ -342,11 +349,11 @@ def _vlan(name: str, below: object, vlan: object, mac: object, links: Mapping[st
     parent, number = links.get(_id(below)), _number(vlan, VLAN)
     if parent is None or number is None:
         raise UnfitError("a VLAN has no link below, or no number")
-    own = parent.mac if mac is None else _mac(mac)
-    return Link(id=_id(name), kind="vlan", mac=own, below=parent.id, vlan=number)
+    vlan_mac = parent.mac if mac is None else _mac(mac)
+    return Link(id=_id(name), kind="vlan", mac=vlan_mac, below=parent.id, vlan=number)
 
 
-def _known(value: object, *names: str) -> dict[str, Any]:
+def _members(value: object, *names: str) -> dict[str, Any]:
     """Return an object without its members that are null.
 
     :param names: the members that it may have; none: it may have any.
@@ -354,10 +361,10 @@ def _known(value: object, *names: str) -> dict[str, Any]:
     """
     if not isinstance(value, dict):
         raise UnfitError("not an object")
-    found = {name: one for name, one in value.items() if one is not None}
-    if names and not found.keys() <= set(names):
+    members = {name: member for name, member in value.items() if member is not None}
+    if names and not members.keys() <= set(names):
         raise UnfitError("unknown members")
-    return found
+    return members
 
 
 def _list(value: object) -> list[Any]:
@@ -371,7 +378,7 @@ def _one_or_more(value: object) -> list[Any]:
 
 
 def _texts(value: object) -> list[str]:
-    return [_id(one) for one in _list(value)]
+    return [_id(text) for text in _list(value)]
 
 
 def _id(value: object) -> str:

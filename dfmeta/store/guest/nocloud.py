@@ -52,10 +52,10 @@ def answer(document: Document, segments: Sequence[str], _context: AnswerContext)
         case [name] if name == VENDOR_DATA:
             return _text(_vendor_data(document))
         case [name] if name == NETWORK_CONFIG:
-            found = network_config_of(document)
-            if isinstance(found, str):
-                return _text(found)
-            return _yaml(found) if found else _text("")
+            config = network_config_of(document)
+            if isinstance(config, str):
+                return _text(config)
+            return _yaml(config) if config else _text("")
     return None
 
 
@@ -93,9 +93,9 @@ def _metadata(document: Document) -> dict[str, Any]:
 
 def _vendor_data(document: Document) -> str:
     """Return vendor data as one text, as a seed needs it; OpenStack's may be a list of texts."""
-    found = vendor_data_of(document).get(CLOUD_INIT)
-    texts = found if isinstance(found, list) else [found]
-    return together(*(one for one in texts if isinstance(one, str) and one))
+    vendor_data = vendor_data_of(document).get(CLOUD_INIT)
+    texts = vendor_data if isinstance(vendor_data, list) else [vendor_data]
+    return together(*(text for text in texts if isinstance(text, str) and text))
 
 
 def _text(text: str) -> Answer:

@@ -101,8 +101,8 @@ def need(segments: Sequence[str]) -> Need:
             shown = {half for file in files for half in file.need.halves}
             return Need(tuple(kind for kind in Kind if kind in shown), record=True)
         case [version, name]:
-            found = (file.need for file in _in_version(version) if file.name == name)
-            return next(found, ANY_HALF)
+            needs = (file.need for file in _in_version(version) if file.name == name)
+            return next(needs, ANY_HALF)
     return ANY_HALF
 
 
@@ -174,8 +174,8 @@ def _vendor_data2(document: Document, _version: str, _context: AnswerContext) ->
 
 
 def _network_data(document: Document, _version: str, context: AnswerContext) -> Answer | None:
-    found = network_data_of(document, context.mac)
-    return None if found is None else _json(found)
+    content = network_data_of(document, context.mac)
+    return None if content is None else _json(content)
 
 
 _FILES: Final = (

@@ -87,18 +87,18 @@ def unless_known(answer: Answer, request: GuestRequest) -> Answer:
 def _tags(given: str) -> list[str]:
     """Return the opaque tags of a list; none if the list is not well-formed."""
     members = [*_members(given)]
-    return [] if None in members else [one for one in members if one]
+    return [] if None in members else [tag for tag in members if tag]
 
 
 def _members(given: str) -> Iterator[str | None]:
     at = 0
     while at < len(given):
-        found = _MEMBER.match(given, at)
-        if found is None:
+        match = _MEMBER.match(given, at)
+        if match is None:
             yield None
             return
-        yield found[1] or ""
-        at = found.end()
+        yield match[1] or ""
+        at = match.end()
 
 
 class TrustedProxies:
@@ -127,7 +127,9 @@ class TrustedProxies:
         if header is None or peer not in self:
             return peer
         addresses = [_entry(text.strip(" \t")) for text in header.split(",")]
-        return next((one for one in reversed(addresses) if one not in self), addresses[0])
+        return next(
+            (address for address in reversed(addresses) if address not in self), addresses[0]
+        )
 
 
 def _entry(text: str) -> Address:

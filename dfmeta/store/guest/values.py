@@ -68,16 +68,20 @@ def plain(value: object, depth: int = DEPTH_MAX) -> Any:
     """
     match value:
         case dict():
-            return {name: plain(one, depth - 1) for name, one in value.items()} if depth else None
+            return (
+                {name: plain(member, depth - 1) for name, member in value.items()}
+                if depth
+                else None
+            )
         case list():
-            return [plain(one, depth - 1) for one in value] if depth else None
+            return [plain(member, depth - 1) for member in value] if depth else None
         case float() if not math.isfinite(value):
             return None
     return value
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class GuestKey:
     """A public key with a name that is safe in a listing and unique in its document."""
 
     name: str
@@ -86,7 +90,7 @@ class Key:
     kind: Kind = "ssh"
 
 
-def keys_of(members: Mapping[str, object]) -> tuple[Key, ...]:
+def keys_of(members: Mapping[str, object]) -> tuple[GuestKey, ...]:
     """Return the keys of a document, in its order. Texts that are no keys are left out.
 
     ``ssh_keys`` is a list of texts or of objects with a ``key`` and optionally a ``label``.
@@ -109,7 +113,7 @@ def unusable(members: Mapping[str, object]) -> list[str]:
     ]
 
 
-def name_keys(entries: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
+def name_keys(entries: Iterable[tuple[str, str]]) -> tuple[GuestKey, ...]:
     """Give each key a unique name: letters, digits and ``. _ @ -``.
 
     cloud-init takes a listed name that ends in ``/`` for a directory, splits it at ``=`` and drops
@@ -131,7 +135,7 @@ def name_keys(entries: Iterable[tuple[str, str]]) -> tuple[Key, ...]:
             name = f"{base}-{number}"
         numbers[base] = number
         used.add(name)
-        keys.append(Key(name, line, "x509" if CERTIFICATE in line else "ssh"))
+        keys.append(GuestKey(name, line, "x509" if CERTIFICATE in line else "ssh"))
     return tuple(keys)
 
 
@@ -144,19 +148,19 @@ def _entries(members: Mapping[str, object]) -> Iterator[tuple[str, str, object]]
     else:
         for name, text in object_of(public).items():
             yield f"public_keys.{name}", name, text
-    for index, one in enumerate(list_of(members.get("keys"))):
+    for index, key in enumerate(list_of(members.get("keys"))):
         # Another program may give this name to other objects than Nova's.
-        if isinstance(one, dict) and one.get("type") in get_args(Kind):
-            yield f"keys[{index}].data", first_text([one.get("name")]), one.get("data")
+        if isinstance(key, dict) and key.get("type") in get_args(Kind):
+            yield f"keys[{index}].data", first_text([key.get("name")]), key.get("data")
 
 
 def _listed(member: str, value: object) -> Iterator[tuple[str, str, Any]]:
-    for index, one in enumerate(list_of(value)):
-        if isinstance(one, dict):
-            label = first_text(one.get(name) for name in ("label", "name", "title"))
-            yield f"{member}[{index}].key", label, one.get("key")
+    for index, key in enumerate(list_of(value)):
+        if isinstance(key, dict):
+            label = first_text(key.get(name) for name in ("label", "name", "title"))
+            yield f"{member}[{index}].key", label, key.get("key")
         else:
-            yield f"{member}[{index}]", "", one
+            yield f"{member}[{index}]", "", key
 
 
 def _keys_in(text: object) -> list[str]:
@@ -172,5 +176,5 @@ def _lines(value: object) -> list[str]:
 
 
 def _comment(line: str) -> str:
-    found = _OPENSSH.fullmatch(line)
-    return found["comment"] or "" if found else ""
+    match = _OPENSSH.fullmatch(line)
+    return match["comment"] or "" if match else ""

@@ -88,7 +88,7 @@ class Puller:
         self._lifetimes = lifetimes or Lifetimes()
         self._clock = clock
         self._flights = Flights()
-        self._failures = Failures(clock=clock)
+        self._failures = LookupFailures(clock=clock)
         self._absent: LruCache[Question, float] = LruCache(ENTRIES)
         """Until when a query counts as "no record" at the upstream store."""
         self._later: LruCache[Question, float] = LruCache(ENTRIES)
@@ -154,7 +154,7 @@ class Puller:
         quickly. If the upstream store is slow or away, the guest has waited long enough.
         """
         nonsense: LookupAnswerError | None = None
-        for kind in sorted(Kind, key=lambda one: record is None or not record.has(one)):
+        for kind in sorted(Kind, key=lambda half: record is None or not record.has(half)):
             if self._is_wanted(kind, record_id, record):
                 try:
                     record = self._pull(kind, record_id, record)
@@ -184,14 +184,14 @@ class Puller:
     def _pull(self, kind: Kind, record_id: str, record: Record | None) -> Record | None:
         """Fetch a half, unless that is under way; return the stored record if it fails."""
         key = (kind, record_id)
-        known = self._is_known(key, record)
+        is_known = self._is_known(key, record)
         if record is not None and record.has(kind) and self._flights.busy(key):
             # An expired half is used at once; for a missing one the caller waits.
             return record
         try:
-            self._flights.run(key, lambda: self._ask(kind, record_id, retry=not known))
+            self._flights.run(key, lambda: self._ask(kind, record_id, retry=not is_known))
         except (LookupAwayError, LookupAnswerError):
-            if record is None or not known:
+            if record is None or not is_known:
                 raise
             memory = self._later if record.has(kind) else self._absent
             memory.put(key, self._clock() + LATER)
@@ -212,22 +212,22 @@ class Puller:
         before = self._repository.get(record_id)
         # A previous call may just have fetched the half.
         if self._is_wanted(kind, record_id, before):
-            found = self._asked(
+            fetched = self._asked(
                 (kind, record_id), lambda: self._upstream.by_id(kind, record_id, retry=retry)
             )
-            self._take_in(kind, found, record_id=record_id, before=before)
+            self._take_in(kind, fetched, record_id=record_id, before=before)
 
     def _refresh(self, kind: Kind, record_id: str) -> bool:
         before = self._repository.get(record_id)
-        found = _counted(lambda: self._upstream.by_id(kind, record_id))
+        fetched = _counted(lambda: self._upstream.by_id(kind, record_id))
         self._failures.answered((kind, record_id))
-        self._take_in(kind, found, record_id=record_id, before=before, forced=True)
-        return found is not None
+        self._take_in(kind, fetched, record_id=record_id, before=before, forced=True)
+        return fetched is not None
 
     def _take_in(
         self,
         kind: Kind,
-        found: Push | None,
+        fetched: Push | None,
         *,
         record_id: str,
         before: Record | None,
@@ -235,11 +235,11 @@ class Puller:
     ) -> None:
         """Store a fetched half, or remember that the upstream store has none."""
         key = (kind, record_id)
-        if found is None:
+        if fetched is None:
             self._absent.put(key, self._clock() + self._lifetimes.negative)
             if before is not None and before.has(kind):
                 self._repository.remove(kind, record_id, fetched=True)
-        elif not self._store_fetched(found, over=before if forced else None):
+        elif not self._store_fetched(fetched, over=before if forced else None):
             # The stored half is newer; do not query again soon.
             self._later.put(key, self._clock() + max(LATER, self._lifetimes.expiry))
 
@@ -272,9 +272,9 @@ class Puller:
         record = self._repository.find(address)
         if self._is_until(self._absent, key) or (record is not None and not record.empty):
             return
-        found = self._asked(key, lambda: self._upstream.by_address(key[0], address))
-        if found is not None:
-            self._store_fetched(found)
+        fetched = self._asked(key, lambda: self._upstream.by_address(key[0], address))
+        if fetched is not None:
+            self._store_fetched(fetched)
             if self._repository.find(address) is not None:
                 self._absent.drop(key)
                 return
@@ -284,12 +284,12 @@ class Puller:
     def _asked(self, key: Question, ask: Callable[[], Push | None]) -> Push | None:
         self._failures.check(key)
         try:
-            found = _counted(ask)
+            fetched = _counted(ask)
         except (LookupAwayError, LookupAnswerError) as error:
             self._failures.failed(key, error)
             raise
         self._failures.answered(key)
-        return found
+        return fetched
 
 
 class _Flight:
@@ -317,10 +317,10 @@ class Flights:
         while True:
             with self._lock:
                 flight = self._flights.get(name)
-                mine = flight is None
+                leads = flight is None
                 if flight is None:
                     flight = self._flights[name] = _Flight()
-            if mine:
+            if leads:
                 return self._lead(name, flight, work)
             flight.landed.wait()
             if flight.result is not None:
@@ -347,7 +347,7 @@ def _raise_again(error: Exception) -> None:
     raise (type(error)(**fields) if isinstance(fields, dict) else error) from error
 
 
-class Failures:
+class LookupFailures:
     """Recent failures: failed queries are logged, and not repeated for :data:`REST` seconds.
 
     A failure suspends the query that failed. All queries are suspended when no query could have
@@ -367,10 +367,10 @@ class Failures:
 
     def check(self, name: Question) -> None:
         """Raise the error of a recent failure of *name*, of its half or of all queries."""
-        for one in (name, name[0], None):
-            found = self._failures.get(one)
-            if found is not None and found[0].rests(self._clock()):
-                raise type(found[1])(**found[1].fields)
+        for question in (name, name[0], None):
+            failure = self._failures.get(question)
+            if failure is not None and failure[0].rests(self._clock()):
+                raise type(failure[1])(**failure[1].fields)
 
     def failed(self, name: Question, error: Failure) -> None:
         """Record a failure of *name*."""
@@ -392,20 +392,20 @@ class Failures:
     def answered(self, name: Question) -> None:
         """Remove the failures that an answer to *name* contradicts."""
         self._last.pop(name[0], None)
-        for one in (name, name[0], None):
-            self._failures.drop(one)
+        for question in (name, name[0], None):
+            self._failures.drop(question)
 
 
 def _counted(ask: Callable[[], Push | None]) -> Push | None:
     try:
-        found = ask()
+        fetched = ask()
     except LookupAwayError:
         metrics.STORE_LOOKUPS.labels("away").inc()
         raise
     except LookupAnswerError:
         metrics.STORE_LOOKUPS.labels("nonsense").inc()
         raise
-    metrics.STORE_LOOKUPS.labels("absent" if found is None else "found").inc()
-    if found is not None and not isinstance(found.content, bytes):
-        metrics.STORE_KEYS_LEFT_OUT.inc(len(unusable(found.content)))
-    return found
+    metrics.STORE_LOOKUPS.labels("absent" if fetched is None else "found").inc()
+    if fetched is not None and not isinstance(fetched.content, bytes):
+        metrics.STORE_KEYS_LEFT_OUT.inc(len(unusable(fetched.content)))
+    return fetched

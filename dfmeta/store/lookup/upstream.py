@@ -126,9 +126,9 @@ class Upstream:
         :raises LookupAnswerError: its answer is invalid.
         """
         path = f"/device-{kind}?ip_address={quote(str(address), safe='')}"
-        found = self._ask(kind, path, lambda reply: by_address(kind, reply), retry=True)
+        fetched = self._ask(kind, path, lambda reply: by_address(kind, reply), retry=True)
         # A record that does not name the address could give one guest another guest's data.
-        return found if found is not None and found.names(address) else None
+        return fetched if fetched is not None and fetched.names(address) else None
 
     def by_id(self, kind: Kind, record_id: str, *, retry: bool = True) -> Push | None:
         """Return the upstream store's half for an instance id, a UUID in lower case.
@@ -241,10 +241,10 @@ def by_id(kind: Kind, record_id: str, reply: HttpResponse) -> Push:
         return _alone(record_id, reply)
     document = loads(reply.body)
     if reply.content_type == ENVELOPE or _is_envelope(kind, document):
-        found = _opened(kind, document)
-        if found.record_id != record_id:
+        fetched = _opened(kind, document)
+        if fetched.record_id != record_id:
             raise ValueError("it has the id of another record")
-        return found
+        return fetched
     if kind is Kind.USERDATA or not isinstance(document, dict):
         raise ValueError("it is neither a record nor a document")
     return _opened(kind, {"id": record_id, "metadata": document})
@@ -302,10 +302,14 @@ def _guessed(text: str) -> bytes:
     if decoded.startswith(_GZIP):
         return decoded
     try:
-        said = decoded.decode()
+        decoded_text = decoded.decode()
     except UnicodeError:
         return plain
-    return decoded if all(one.isprintable() or one in _BLANK for one in said) else plain
+    return (
+        decoded
+        if all(character.isprintable() or character in _BLANK for character in decoded_text)
+        else plain
+    )
 
 
 def _bounded(content: Content) -> Content:

@@ -21,7 +21,7 @@ from dfmeta.store.guest import (
     openstack,
     values,
 )
-from dfmeta.store.guest.dialects import Settings, answer
+from dfmeta.store.guest.dialects import AnswerSettings, answer
 from dfmeta.store.guest.requests import split_path
 from tests.core.docs import page as reader
 from tests.core.unit.store.guest.crawling import crawl_ec2, crawl_equinix, crawl_flat
@@ -106,7 +106,7 @@ def asker(members: Mapping[str, object]) -> Ask:
     )
 
     def ask(path: str) -> Answer:
-        found = answer(document, split_path(path) or [], Settings(ec2_tree="equinix"))
+        found = answer(document, split_path(path) or [], AnswerSettings(ec2_tree="equinix"))
         return found or Answer(404)
 
     return ask

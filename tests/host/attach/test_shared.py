@@ -10,7 +10,7 @@ import pytest
 from dfmeta.attach.engine import AttachmentEngine, AttachmentLimits
 from dfmeta.attach.model import Attachment, Network, Parent
 from dfmeta.errors import AttachError
-from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.attachments import AttachmentTables
 from dfmeta.store.db.database import Database
 from tests.core.unit.attach.support import OTHER, VM, Breaking, Plane, World, wanted
 
@@ -25,7 +25,11 @@ def engines(postgres_url: str) -> Iterator[list[AttachmentEngine]]:
     databases = [Database(postgres_url, seconds=60) for _ in range(ENGINES)]
     yield [
         AttachmentEngine(
-            Attachments(database), Plane(), SMALL, AttachmentLimits(rate=1e9), host=f"host-{number}"
+            AttachmentTables(database),
+            Plane(),
+            SMALL,
+            AttachmentLimits(rate=1e9),
+            host=f"host-{number}",
         )
         for number, database in enumerate(databases)
     ]

@@ -30,7 +30,7 @@ from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.subport_list import KEY
 from dfmeta.ovsdb.trunk_bridge import enable
 from dfmeta.ovsdb.watcher import COLUMNS
-from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.attachments import AttachmentTables
 from dfmeta.store.db.database import Database
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
@@ -208,7 +208,7 @@ class Engines:
     def start(self, api: Api | None = None) -> AttachmentEngine:
         driver = self.world.driver(*self.parents, api=api)
         return AttachmentEngine(
-            Attachments(self.database),
+            AttachmentTables(self.database),
             driver,
             driver._networks,
             AttachmentLimits(rate=1e9, rest=0.0, rest_unknown=0.0),

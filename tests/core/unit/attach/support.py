@@ -20,7 +20,7 @@ from dfmeta.attach.model import (
     Parent,
 )
 from dfmeta.errors import AttachDriverError, AttachError
-from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.attachments import AttachmentTables
 from dfmeta.store.db.database import Database
 from dfmeta.store.db.schema import metadata
 
@@ -167,7 +167,7 @@ class World:
     ) -> AttachmentEngine:
         """A further process, or the same one after its end."""
         self.engine = AttachmentEngine(
-            Attachments(self.database),
+            AttachmentTables(self.database),
             plane or self.plane,
             NETWORKS,
             self.settings,

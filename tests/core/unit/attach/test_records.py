@@ -10,7 +10,7 @@ import pytest
 
 from dfmeta.attach.model import AttachmentState
 from dfmeta.attach.records import ContainerRecords, record
-from dfmeta.store.db.attachments import Attachments
+from dfmeta.store.db.attachments import AttachmentTables
 from dfmeta.store.db.record import Record
 from dfmeta.store.guest.documents import from_record, network_data_of
 from tests.core.unit.attach import vm_side
@@ -21,7 +21,7 @@ LABELS = {"K8S_POD_NAME": "web-1", "K8S_POD_NAMESPACE": "shop"}
 
 
 def records_of(world: World, key: bytes = b"k") -> ContainerRecords:
-    return ContainerRecords(Attachments(world.database), NETWORKS, key)
+    return ContainerRecords(AttachmentTables(world.database), NETWORKS, key)
 
 
 def document_of(found: Record | None) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from dfmeta.model import Endpoint
 from dfmeta.proxy.backends.nova_requests import NovaFact
 from dfmeta.store.auth.tokens import StaticToken
 from dfmeta.store.db import HEAD
-from dfmeta.store.db.database_facts import Looked
+from dfmeta.store.db.database_facts import DatabaseFacts
 from tests.core.unit.doctor.values import (
     INSTANCE,
     OK,
@@ -207,7 +207,7 @@ def test_files_with_secrets_are_for_their_owner_and_group() -> None:
 
 URL = "http://n:8775"
 GOOD = NovaFact("n:8775", 404, 400)
-STORE = Looked("/s/store.db", file=True, revision=HEAD)
+STORE = DatabaseFacts("/s/store.db", file=True, revision=HEAD)
 SERVER = replace(STORE, shown="postgresql://h/d", file=False)
 
 
@@ -305,7 +305,7 @@ def test_neutrons_ports_are_those_of_this_host() -> None:
 
 def test_database_of_the_store() -> None:
     database, schema = checks_services.store, checks_services.store_schema
-    gone, cut = replace(STORE, there=False), replace(STORE, cut=True)
+    gone, cut = replace(STORE, exists=False), replace(STORE, cut=True)
     expect(
         [
             (database(STORE, running=True), OK, ""),

@@ -136,7 +136,7 @@ def test_account_is_shared_by_processes_that_are_not_the_daemons(tmp_path: Path)
 
 def test_a_look_at_a_database_makes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    assert not look(f"sqlite:///{path}").there
+    assert not look(f"sqlite:///{path}").exists
     assert list(tmp_path.iterdir()) == []
     with Repository(f"sqlite:///{path}"):
         # With a log that somebody is writing.
@@ -150,7 +150,7 @@ def test_a_look_at_a_database_makes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_database_without_a_schema_or_none_at_all(tmp_path: Path) -> None:
-    assert look(f"sqlite:///{tmp_path}/none.db").there is False
+    assert look(f"sqlite:///{tmp_path}/none.db").exists is False
     path = tmp_path / "other.db"
     for table in ("other (a)", "alembic_version (version_num TEXT)"):
         with closing(sqlite3.connect(path)) as connection:

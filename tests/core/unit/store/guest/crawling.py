@@ -9,7 +9,7 @@ from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.store.db.record import Record
 from dfmeta.store.guest import ec2
 from dfmeta.store.guest.backend import StoreBackend
-from dfmeta.store.guest.dialects import Settings
+from dfmeta.store.guest.dialects import AnswerSettings
 from tests.core.unit.support import INSTANCE
 
 Ask = Callable[..., Answer]
@@ -28,7 +28,7 @@ def asker(
     """Ask as a guest whose record has that document; see :func:`record_of`."""
     record = record_of(members, userdata=userdata, project_id=project_id, password=password)
     no_database: Any = None
-    backend = StoreBackend(no_database, Settings(**settings))
+    backend = StoreBackend(no_database, AnswerSettings(**settings))
     guest = Identity(INSTANCE, "the-port's-project", "port-1", "tap1", incarnation=1, mac=mac)
 
     def ask(path: str, method: str = "GET", **headers: str) -> Answer:

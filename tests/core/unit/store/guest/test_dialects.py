@@ -16,7 +16,7 @@ from dfmeta.guest import snippet
 from dfmeta.model import Answer
 from dfmeta.store.db.repository import Kind
 from dfmeta.store.guest import ec2
-from dfmeta.store.guest.dialects import EC2_TREES, Settings, need
+from dfmeta.store.guest.dialects import EC2_TREES, AnswerSettings, need
 from dfmeta.store.guest.documents import together, with_roles
 from tests.core.unit.store.guest.crawling import asker, crawl
 from tests.core.unit.store.support import KEY
@@ -85,7 +85,7 @@ def test_a_listed_path_exists_and_depends_on_the_needed_halves_alone(
         check(whole, tree)
     listed = [path for path, _ in crawl(whole, ec2_tree=tree)]
     for path in {*listed, "/metadata", "/userdata", "/api/v1/userdata", *NEVER_LISTED}:
-        needed = need(path, Settings(ec2_tree=tree))
+        needed = need(path, AnswerSettings(ec2_tree=tree))
         shown = members if Kind.METADATA in needed.halves else None
         given = userdata if Kind.USERDATA in needed.halves else None
         known = [(shown, given)]

@@ -14,7 +14,7 @@ from dfmeta.errors import StoreError
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.store.db.record import Record
 from dfmeta.store.guest import dialects
-from dfmeta.store.guest.dialects import Answers, Settings
+from dfmeta.store.guest.dialects import Answers, AnswerSettings
 from dfmeta.store.guest.documents import (
     RANDOM_SEED_BYTES,
     Document,
@@ -224,7 +224,7 @@ META_DATA = "/openstack/latest/meta_data.json"
 
 @pytest.fixture
 def kept() -> Answers:
-    return Answers(Settings())
+    return Answers(AnswerSettings())
 
 
 def answer(kept: Answers, record: Record, path: str, **headers: str) -> Answer | None:
@@ -242,7 +242,7 @@ def made(kept: Answers, record: Record) -> int:
 def test_an_answer_is_made_once_for_equal_records_and_all_spellings(kept: Answers) -> None:
     for path in (HOSTNAME, META_DATA, "/latest/user-data", "/metadata", "/nocloud/"):
         first = answer(kept, RECORD, path)
-        assert first == answer(Answers(Settings()), RECORD, path), path
+        assert first == answer(Answers(AnswerSettings()), RECORD, path), path
         assert answer(kept, replace(RECORD), path) is first, path
     first = answer(kept, RECORD, "/latest/meta-data")
     count = made(kept, RECORD)

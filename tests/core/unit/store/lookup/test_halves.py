@@ -10,7 +10,7 @@ from dfmeta.store.db.record import METADATA_ALONE, USERDATA_ALONE, Kind
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import defaults, dialects
 from dfmeta.store.guest.backend import StoreBackend
-from dfmeta.store.guest.dialects import Settings
+from dfmeta.store.guest.dialects import AnswerSettings
 from dfmeta.store.guest.requests import split_path
 from tests.core.unit.store.lookup.support import (
     ADDRESS,
@@ -52,7 +52,7 @@ class Guest:
 
 
 def guest_of(build: Build, repository: Repository, identity: Identity, **how: object) -> Guest:
-    settings = Settings(ec2_tree=str(how.pop("ec2_tree", "cloud-init")))
+    settings = AnswerSettings(ec2_tree=str(how.pop("ec2_tree", "cloud-init")))
     host = "host1" if how.pop("defaults", False) else None
     return Guest(StoreBackend(repository, settings, reader=build(**how), host=host), identity)
 
@@ -107,7 +107,7 @@ def test_a_path_queries_the_halves_that_it_shows(
         guest = guest_of(build, repository, identity, ec2_tree=tree)
         name = numbered(2 * number)
         guest.identity = replace(identity, instance_id=name)
-        absent = dialects.not_found(split_path(path) or [], Settings(ec2_tree=tree))
+        absent = dialects.not_found(split_path(path) or [], AnswerSettings(ec2_tree=tree))
         assert guest(path) == replace(absent, known=False), path
         assert store.targets() == [f"/device-{kind}/{name}" for kind in neither], path
         name = numbered(2 * number + 1)
@@ -168,7 +168,7 @@ def test_userdata_decides_whether_there_is_a_record_with_broken_metadata(
     store.answers = {METADATA_OF: NONSENSE, USERDATA_OF: userdata()}
     store.asked.clear()
     puller = build()
-    assert puller.find(ADDRESS, dialects.need("/openstack", Settings())) is not None
+    assert puller.find(ADDRESS, dialects.need("/openstack", AnswerSettings())) is not None
 
 
 def test_each_half_of_an_address_is_queried_and_remembered_by_itself(
