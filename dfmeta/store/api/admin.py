@@ -38,7 +38,7 @@ from dfmeta.errors import (
 from dfmeta.model import Answer
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import LogThrottle
-from dfmeta.store.api import attached, openapi, routes
+from dfmeta.store.api import openapi, routes
 from dfmeta.store.api.representations import (
     JSON,
     document,
@@ -48,6 +48,10 @@ from dfmeta.store.api.representations import (
 )
 from dfmeta.store.api.requests import (
     INVALID_BODY,
+    attach,
+    detach,
+    devices_in,
+    dump_devices,
     parse_after,
     parse_device,
     parse_id,
@@ -298,7 +302,7 @@ class AdminApi:
         device = self._parsed(call, parse_device)
         try:
             changed = self._repository.change(
-                call.record_id, lambda document: attached.attach(document, device)
+                call.record_id, lambda document: attach(document, device)
             )
         except DeviceError as error:
             raise refused_devices(error) from error
@@ -308,7 +312,7 @@ class AdminApi:
         selector = parse_selector(_query(call))
         try:
             changed = self._repository.change(
-                call.record_id, lambda document: attached.detach(document, selector)
+                call.record_id, lambda document: detach(document, selector)
             )
         except DeviceError as error:
             raise refused_selector() from error
@@ -375,7 +379,7 @@ def _query(call: AuditedCall) -> dict[str, list[str]]:
 
 
 def _listed(document: Mapping[str, Any]) -> Answer:
-    return Answer(200, attached.dump(attached.devices_in(document)), content_type=JSON)
+    return Answer(200, dump_devices(devices_in(document)), content_type=JSON)
 
 
 def _existing(value: _T | None) -> _T:

@@ -49,8 +49,8 @@ from dfmeta.store.db.record import (
     PutResult,
     Record,
     Whole,
+    changes,
     dump_document,
-    merge_patch,
     parse_document,
     parse_network,
 )
@@ -146,17 +146,11 @@ class StoreClient:
             changed = [*(given if isinstance(given, Mapping) else ()), *names, "addresses"]
             return PutResult(created=False, changed=tuple(changed), compared=False)
         wanted = had if networks is KEEP else tuple(networks)
-        old = parse_document(record_id, before.metadata) if before else {}
-        if isinstance(document, Whole):
-            new = dict(document.document)
-        else:
-            new = merge_patch(old, document or {})
-        changed = [name for name in {**new, **old} if old.get(name) != new.get(name)]
-        values = {"userdata": userdata, "http_tokens": http_tokens}
-        for name, value in values.items():
-            if value is not KEEP and value != getattr(before, name, None):
-                changed.append(name)
+        stored = before or Record(record_id, b"", UNKNOWN, UNKNOWN)
+        columns = {"userdata": userdata, "http_tokens": http_tokens}
+        values, changed = changes(stored, patch=document or {}, columns=columns)
         changed += ["addresses"] if wanted != had else []
+        new = parse_document(record_id, values.get("metadata", stored.metadata))
         contents = _halves(before, new, changed, userdata=userdata)
         self._push(record_id, contents, networks=wanted, http_tokens=http_tokens)
         if userdata is None and "userdata" in changed:

@@ -13,8 +13,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection, and_, bindparam, delete, exists, func, select, update
 
 from dfmeta.store.db.database import Database
-from dfmeta.store.db.owners import insert
-from dfmeta.store.db.schema import attachments, rests, trunks
+from dfmeta.store.db.schema import attachments, insert_of, rests, trunks
 
 TRIES: Final = 16
 """How often a row is tried with other values after another writer has taken one of its values."""
@@ -218,7 +217,11 @@ class AttachmentTables:
                 chosen = choose(_taken(connection, parent, last_vid, now))
                 if not isinstance(chosen, Mapping):
                     return chosen
-                added = insert(connection, attachments).values(**chosen).on_conflict_do_nothing()
+                added = (
+                    insert_of(connection.dialect.name, attachments)
+                    .values(**chosen)
+                    .on_conflict_do_nothing()
+                )
                 connection.execute(added)
                 # SQLAlchemy does not count the rows of an INSERT in every database.
                 row = _by_key(connection, parent, key)
@@ -363,7 +366,7 @@ def _ensure_trunk(connection: Connection, trunk: Row) -> int:
     parent = trunk["parent"]
     rows = _mappings(connection, _LOCKED, trunk=parent)
     if not rows:
-        fresh = insert(connection, trunks).values(**trunk, last_vid=0)
+        fresh = insert_of(connection.dialect.name, trunks).values(**trunk, last_vid=0)
         # The update locks a row that another writer has just added.
         locking = {"port_name": fresh.excluded.port_name}
         connection.execute(fresh.on_conflict_do_update(index_elements=["parent"], set_=locking))
@@ -384,7 +387,7 @@ def _rest(connection: Connection, parent: str, until: Mapping[int, float]) -> No
     """Let VLAN ids rest; a rest that is longer already stays."""
     if not until:
         return
-    statement = insert(connection, rests)
+    statement = insert_of(connection.dialect.name, rests)
     connection.execute(
         statement.on_conflict_do_update(
             index_elements=["trunk", "vid"],

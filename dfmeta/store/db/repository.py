@@ -1,29 +1,36 @@
-"""Reads and writes records in the database."""
+"""Reads and writes records in the database, and the networks that they own.
+
+Each network has one owner. A write takes the networks that it names from their previous owners, in
+its own transaction.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
 from sqlalchemy import (
     Connection,
     Row,
+    and_,
     bindparam,
     delete,
     func,
     literal_column,
+    or_,
     select,
     text,
     update,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 
 from dfmeta.store.db.cache import BYTES, ENTRY, LruCache
 from dfmeta.store.db.database import SECONDS, Apart, Database, at_once
-from dfmeta.store.db.owners import ADDRESSES, insert_of, own
 from dfmeta.store.db.record import (
     KEEP,
     Address,
@@ -42,7 +49,7 @@ from dfmeta.store.db.record import (
     parse_document,
     stamp,
 )
-from dfmeta.store.db.schema import records
+from dfmeta.store.db.schema import addresses, insert_of, records
 
 __all__ = ["KEEP", "Keep", "Kind", "PutResult", "Record", "Repository", "Summary", "parse_document"]
 
@@ -55,7 +62,30 @@ DEFAULTS: Final = "default:"
 """Prefix of the ids of default records, which belong to no instance; see
 :mod:`dfmeta.store.guest.defaults`."""
 
-
+_ADDRESSES: Final = (
+    select(addresses.c.network)
+    .where(addresses.c.record_id == bindparam("record_id"))
+    .order_by(addresses.c.position)
+)
+"""The networks of a record, in the order of the last write."""
+_LOCKS: Final = 512
+"""Number of advisory locks for all networks: a server has some thousands in total."""
+_LOCK_NETWORKS: Final = text(
+    "SELECT pg_advisory_xact_lock(1684434277, key) FROM unnest(CAST(:keys AS int[])) AS key"
+)
+"""Takes the locks in the order of the array, which is sorted. The number is "dfme" in ASCII and
+marks the locks as dfmeta's."""
+_DROP: Final = delete(addresses).where(
+    addresses.c.network == bindparam("gone"), addresses.c.record_id == bindparam("owner")
+)
+_PUSHED: Final = select(records.c.id).where(
+    addresses.c.network == bindparam("network"),
+    addresses.c.record_id == records.c.id,
+    or_(
+        and_(records.c.metadata.is_not(None), records.c.metadata_fetched_at.is_(None)),
+        and_(records.c.userdata.is_not(None), records.c.userdata_fetched_at.is_(None)),
+    ),
+)
 _BY_ID: Final = records.c.id == bindparam("record_id")
 _GET: Final = select(*records.c).where(_BY_ID)
 _GET_LOCKED: Final = _GET.with_for_update()
@@ -179,7 +209,7 @@ class Repository:
         """Return the networks of a record in canonical form, in the order of the last write."""
         parameters = {"record_id": record_id.lower()}
         return self._database.run(
-            lambda connection: tuple(connection.execute(ADDRESSES, parameters).scalars())
+            lambda connection: tuple(connection.execute(_ADDRESSES, parameters).scalars())
         )
 
     def list(self, *, defaults: bool = False) -> Iterator[Summary]:
@@ -441,3 +471,58 @@ def _remove(connection: Connection, record_id: str) -> None:
 def _utc(moment: datetime) -> datetime:
     """Return a time in UTC: SQLite does not store the zone, PostgreSQL returns its session's."""
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def own(
+    connection: Connection, record_id: str, networks: Sequence[Network], *, spare: bool = False
+) -> bool:
+    """Make *networks* the complete list of a record's networks, and take them from other records.
+
+    The caller has locked the record. All writers lock networks in the same order, so that no two
+    writers wait for each other.
+
+    :param spare: leave out networks of other records that have a pushed half.
+    :returns: False if the record had exactly these networks already.
+    """
+    wanted = list(dict.fromkeys(str(network) for network in networks))
+    had = list(connection.execute(_ADDRESSES, {"record_id": record_id}).scalars())
+    if wanted == had:
+        return False
+    _lock_networks(connection, {*wanted, *had})
+    if spare:
+        pushed = [name for name in wanted if name not in had and _is_pushed(connection, name)]
+        wanted = [name for name in wanted if name not in pushed]
+    rows = [
+        {"network": name, "record_id": record_id, "prefix": prefix, "position": position}
+        for position, name in enumerate(wanted)
+        for prefix in [int(name.rpartition("/")[2])]
+    ]
+    dropped = set(had) - set(wanted)
+    if dropped:
+        connection.execute(_DROP, [{"gone": name, "owner": record_id} for name in dropped])
+    if rows:
+        connection.execute(_taking(connection.dialect.name), rows)
+    return True
+
+
+@functools.cache
+def _taking(dialect: str) -> postgresql.Insert | sqlite.Insert:
+    """Gives networks to a record, whether others have them or not."""
+    statement = insert_of(dialect, addresses)
+    fresh = {name: statement.excluded[name] for name in ("record_id", "prefix", "position")}
+    return statement.on_conflict_do_update(index_elements=["network"], set_=fresh)
+
+
+def _is_pushed(connection: Connection, network: str) -> bool:
+    return connection.execute(_PUSHED, {"network": network}).first() is not None
+
+
+def _lock_networks(connection: Connection, names: Collection[str]) -> None:
+    """Lock networks against other writers, whether or not the table contains them.
+
+    Row locks are not enough: a network that another writer is about to add has no row yet, and two
+    writers that wait for each other's rows would be a deadlock.
+    """
+    if connection.dialect.name == "postgresql" and names:
+        keys = sorted({zlib.crc32(name.encode()) % _LOCKS for name in names})
+        connection.execute(_LOCK_NETWORKS, {"keys": keys})

@@ -6,7 +6,7 @@ An empty database gets them at once, another one by the migrations under
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 
 metadata: Final = MetaData(
     naming_convention={
@@ -117,3 +118,8 @@ rests: Final = Table(
     Column("until", Double, nullable=False, comment="Unix time"),
 )
 """VLAN ids that are free, and not given yet: the guest may still have a device with one."""
+
+
+def insert_of(dialect: str, table: Any) -> postgresql.Insert | sqlite.Insert:
+    """Return an INSERT that can have ON CONFLICT, whose syntax is the same in both databases."""
+    return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)

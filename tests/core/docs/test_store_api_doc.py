@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from dfmeta.store.api import attached, openapi, requests, routes
+from dfmeta.store.api import openapi, requests, routes
 from dfmeta.store.db.record import Kind
 
 ROOT = Path(__file__).parents[3]
@@ -28,10 +28,10 @@ def test_the_example_can_be_pushed() -> None:
     push = requests.parse_push(Kind.METADATA, body.encode())
     assert len(push.networks) == 3
     assert f"/device-metadata/{push.record_id}\n" in PAGE
-    document = attached.attach({}, requests.parse_device(device.encode()))
+    document = requests.attach({}, requests.parse_device(device.encode()))
     assert f"/device-metadata/{push.record_id}/devices\n" in PAGE
     (serial,) = re.findall(r"\?serial=([^\"]+)\"", PAGE)
-    left = attached.detach(document, requests.parse_selector({"serial": [serial]}))
+    left = requests.detach(document, requests.parse_selector({"serial": [serial]}))
     assert left == {"devices": []}
 
 
