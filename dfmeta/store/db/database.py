@@ -179,21 +179,24 @@ class Database:
                         raise
                 clock.sleep(_RETRY_SECONDS)
         except TimeoutError as error:
-            raise self._away("it is too slow") from error
+            raise self._lost(self._away("it is too slow")) from error
         except DBAPIError as error:
             if job.aborted:
-                raise self._away(f"no answer within {seconds:g} s") from error
-            if self.dialect.is_away(error):
-                raise self._away(self.dialect.cause(error)) from error
-            raise self.dialect.error(error) from error
+                raise self._lost(self._away(f"no answer within {seconds:g} s")) from error
+            raise self._lost(self.dialect.error(error)) from error
         except SQLAlchemyError as error:
             raise StoreError(cause=f"{self.dialect.shown}: {type(error).__name__}") from error
         except OSError as error:
             raise of_system(error, self.dialect.shown) from error
 
     def _away(self, cause: str) -> StoreAwayError:
-        self._opened = self._opened and self.name == "sqlite"
         return StoreAwayError(cause=f"{self.dialect.shown}: {cause}")
+
+    def _lost(self, error: StoreError) -> StoreError:
+        """Open the database again before its next use if its server is away."""
+        if isinstance(error, StoreAwayError):
+            self._opened = self._opened and self.name == "sqlite"
+        return error
 
 
 class _Job:

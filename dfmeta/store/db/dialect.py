@@ -200,18 +200,13 @@ class DatabaseDialect(abc.ABC):
         """Return whether the same transaction may succeed when it is repeated."""
         ...
 
-    def is_away(self, error: DBAPIError) -> bool:
-        """Return whether the server could not be reached, or was too slow."""
-        return False
-
     @abc.abstractmethod
-    def cause(self, error: DBAPIError) -> str:
-        """Return the database's message, in one line and without the values of the statement."""
-        ...
+    def error(self, error: DBAPIError) -> StoreError:
+        """Return our error for one of the driver, with the database's message in one line.
 
-    @abc.abstractmethod
-    def kind(self, error: DBAPIError) -> type[StoreError]:
-        """Return our error class, with its own remedy, for an error of a reachable database."""
+        The message contains no values of the statement. StoreAwayError: the server could not be
+        reached, or was too slow.
+        """
         ...
 
     @abc.abstractmethod
@@ -222,11 +217,6 @@ class DatabaseDialect(abc.ABC):
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
-
-    def error(self, error: DBAPIError) -> StoreError:
-        """Return our error for one of the driver."""
-        kind = StoreAwayError if self.is_away(error) else self.kind(error)
-        return kind(cause=f"{self.shown}: {self.cause(error)}")
 
 
 def parse_url(url: str) -> URL:
@@ -344,22 +334,14 @@ class Sqlite(DatabaseDialect):
         code: int = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK)
         return code & PRIMARY_CODE in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
-    def cause(self, error: DBAPIError) -> str:
-        """See :meth:`.DatabaseDialect.cause`."""
-        return CUT if self._cut(error) else str(error.orig)
-
-    def kind(self, error: DBAPIError) -> type[StoreError]:
-        """See :meth:`.DatabaseDialect.kind`."""
-        if self._cut(error):
-            return StoreDamagedError
-        return kind_of(getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK))
-
-    def _cut(self, error: DBAPIError) -> bool:
-        """Return whether an apparent lock is a file that was truncated while others use it."""
-        try:
-            return self.conflicts(error) and not self.path.stat().st_size
-        except OSError:
-            return False
+    def error(self, error: DBAPIError) -> StoreError:
+        """See :meth:`DatabaseDialect.error`."""
+        # A file that was truncated while others use it looks like a locked one.
+        with contextlib.suppress(OSError):
+            if self.conflicts(error) and not self.path.stat().st_size:
+                return StoreDamagedError(cause=f"{self.shown}: {CUT}")
+        kind = kind_of(getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK))
+        return kind(cause=f"{self.shown}: {error.orig}")
 
     def interrupt(self, driver: sqlite3.Connection) -> None:
         """See :meth:`.DatabaseDialect.interrupt`."""
@@ -466,22 +448,15 @@ class Postgresql(DatabaseDialect):
         """Return whether the error is a deadlock or a serialization failure."""
         return _state(error) in _CONFLICTS
 
-    def is_away(self, error: DBAPIError) -> bool:
-        """Return whether the connection was lost or could not be opened."""
+    def error(self, error: DBAPIError) -> StoreError:
+        """See :meth:`DatabaseDialect.error`."""
+        # Not the server's details, which may contain values.
+        primary = getattr(getattr(error.orig, "diag", None), "message_primary", None)
         state = _state(error)
-        return error.connection_invalidated or (
-            state.startswith(_AWAY) if state else isinstance(error, OperationalError)
-        )
-
-    def cause(self, error: DBAPIError) -> str:
-        """Return the server's message without its details, which may contain values."""
-        diagnosis = getattr(error.orig, "diag", None)
-        primary = getattr(diagnosis, "message_primary", None)
-        return " ".join(str(primary or error.orig).split())
-
-    def kind(self, error: DBAPIError) -> type[StoreError]:
-        """See :meth:`.DatabaseDialect.kind`."""
-        return _PG_KINDS.get(_state(error), StoreError)
+        away = state.startswith(_AWAY) if state else isinstance(error, OperationalError)
+        away = away or error.connection_invalidated
+        kind = StoreAwayError if away else _PG_KINDS.get(state, StoreError)
+        return kind(cause=f"{self.shown}: {' '.join(str(primary or error.orig).split())}")
 
     def interrupt(self, driver: Any) -> None:
         """Shut the socket down, so that a thread that waits for it returns immediately."""

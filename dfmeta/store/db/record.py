@@ -1,4 +1,6 @@
-"""A record as a value, and its document as JSON.
+"""A record as a value, its document as JSON, its networks, and the halves that an answer needs.
+
+Imports no database.
 
 A document uses the member names of specification 003 where that has a name (``hostname``,
 ``ssh_keys``), so that documents put from the command line and documents pushed over HTTP look the
