@@ -22,6 +22,7 @@ import errno
 import fcntl
 import hashlib
 import hmac
+import itertools
 import json
 import logging
 import os
@@ -212,11 +213,6 @@ def format_line(token: StaticToken) -> str:
     return json.dumps(members)
 
 
-def name_of(line: str) -> str:
-    """Return the name in a line that :func:`parse` has accepted."""
-    return _parse_line(line).name
-
-
 def _check_rights(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise TokenFileError(path=path, cause="it is not a file", remedy="Name a regular file")
@@ -298,12 +294,9 @@ class Grant:
     expires: datetime | None = None
 
 
-def new_token(make: Callable[[int], str] = secrets.token_urlsafe) -> str:
-    """Return a new token: :data:`TOKEN_BYTES` random bytes in base64url, after a prefix.
-
-    :param make: returns the given number of random bytes as text.
-    """
-    return f"{TOKEN_PREFIX}{make(TOKEN_BYTES)}"
+def new_token() -> str:
+    """Return a new token: :data:`TOKEN_BYTES` random bytes in base64url, after a prefix."""
+    return f"{TOKEN_PREFIX}{secrets.token_urlsafe(TOKEN_BYTES)}"
 
 
 def add(path: Path, grant: Grant, token: str) -> StaticToken:
@@ -319,7 +312,7 @@ def add(path: Path, grant: Grant, token: str) -> StaticToken:
             cause="it is not 1 to 64 letters, digits or ._@-",
             remedy="Give another name",
         )
-    with _locked(path) as file:
+    with _locked(path) as (file, folder):
         text = read_text(file)
         taken = {other.name for other in parse(text, file)}
         if grant.name in taken:
@@ -329,8 +322,9 @@ def add(path: Path, grant: Grant, token: str) -> StaticToken:
                 cause="another token has this name",
                 remedy="Give another name, or revoke that token first",
             )
+        free = (f"token-{number}" for number in itertools.count(1))
         added = StaticToken(
-            grant.name or _free_name(taken),
+            grant.name or next(name for name in free if name not in taken),
             hash_token(token),
             grant.scopes,
             created=grant.created,
@@ -338,7 +332,7 @@ def add(path: Path, grant: Grant, token: str) -> StaticToken:
         )
         if text and not text.endswith("\n"):
             text += "\n"
-        _write(file, f"{text}{format_line(added)}\n")
+        _write(file, f"{text}{format_line(added)}\n", folder)
     return added
 
 
@@ -347,76 +341,53 @@ def remove(path: Path, name: str) -> bool:
 
     :raises TokenFileError: as :func:`add`.
     """
-    with _locked(path) as file:
+    with _locked(path) as (file, folder):
         text = read_text(file)
         if name not in {line.name for line in parse(text, file)}:
             return False
         lines = text.split("\n")
-        _write(file, "\n".join(line for line in lines if is_blank(line) or name_of(line) != name))
+        kept = (line for line in lines if is_blank(line) or _parse_line(line).name != name)
+        _write(file, "\n".join(kept), folder)
     return True
 
 
-def _free_name(taken: set[str]) -> str:
-    number = 1
-    while f"token-{number}" in taken:
-        number += 1
-    return f"token-{number}"
-
-
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[Path]:
-    """Yield the real path of the file, with its directory locked against other writers."""
+def _locked(path: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the real path of the file, and its directory, locked against other writers.
+
+    :raises TokenFileError: for each OSError inside, too.
+    """
     file = Path(os.path.realpath(path))
     try:
         file.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise _unwritable(file, error) from error
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield file
-    finally:
-        os.close(folder)
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        # mkstemp(3) creates the file with mode 0600.
-        descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as new:
-                _keep_owner(descriptor, file)
-                new.write(text)
-                new.flush()
-                os.fsync(descriptor)
-            os.replace(name, file)
-        except BaseException:
-            os.unlink(name)
-            raise
-        _sync(file.parent)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield file, folder
+        finally:
+            os.close(folder)
     except OSError as error:
-        raise _unwritable(file, error) from error
+        raise TokenFileError(
+            path=file,
+            cause=f"it cannot be written: {error.strerror or error}",
+            remedy="Run this as the user that owns it, or set another [store] token_file",
+        ) from error
 
 
-def _keep_owner(descriptor: int, file: Path) -> None:
-    """Keep the owner (the daemon's user) of the file when root changes it."""
-    with contextlib.suppress(FileNotFoundError):
-        owner = file.stat()
-        if os.geteuid() == 0:
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _write(file: Path, text: str, folder: int) -> None:
+    # mkstemp(3) creates the file with mode 0600.
+    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _unwritable(file: Path, error: OSError) -> TokenFileError:
-    return TokenFileError(
-        path=file,
-        cause=f"it cannot be written: {error.strerror or error}",
-        remedy="Run this as the user that owns it, or set another [store] token_file",
-    )
+        with os.fdopen(descriptor, "w", encoding="utf-8") as new:
+            # The owner, the daemon's user, stays when root changes the file.
+            if os.geteuid() == 0 and file.exists():
+                owner = file.stat()
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+            new.write(text)
+            new.flush()
+            os.fsync(descriptor)
+        os.replace(name, file)
+    except BaseException:
+        os.unlink(name)
+        raise
+    os.fsync(folder)
