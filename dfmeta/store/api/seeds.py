@@ -57,7 +57,8 @@ def parse_seed(files: Mapping[str, bytes]) -> Seed:
     :param files: content of each of :data:`FILES` by name; meta-data or user-data has to be there.
     :raises ValueError: a file is invalid; the message names it.
     """
-    content = _named(METADATA, _metadata, files.get(METADATA, b""))
+    metadata = files.get(METADATA, b"").strip()
+    content = _named(METADATA, strict.parse_mapping, metadata) if metadata else {}
     document: dict[str, Any] = {}
     hostname = _text(content, "local-hostname") or _text(content, "hostname")
     if hostname:
@@ -115,10 +116,6 @@ def _named(name: str, read: Any, value: Any) -> Any:
         return read(value)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-
-
-def _metadata(data: bytes) -> dict[str, Any]:
-    return strict.parse_mapping(data) if data.strip() else {}
 
 
 def _network_config(data: bytes) -> str:

@@ -19,7 +19,6 @@ An operation runs as follows:
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol, TypeVar
@@ -156,7 +155,7 @@ class Database:
         self.generation += 1
         self.dialect.close()
         try:
-            self._call(_open, write=True, seconds=seconds)
+            self._call(lambda job: job.open(), write=True, seconds=seconds)
         except (StoreAwayError, StoreFullError) as error:
             self._rest.failed(clock.now())
             self._failure = error
@@ -218,6 +217,16 @@ class _Job:
                 raise
         return self._once(work, write=write)
 
+    def open(self) -> None:
+        """Open the database, and bring it to the newest schema."""
+
+        def prepare(connection: Connection) -> None:
+            self.dialect.lock_schema(connection)
+            ensure_schema(connection)
+
+        self.dialect.check_usable()
+        self.transaction(prepare, write=True)
+
     def abort(self) -> None:
         """End the operation; called from another thread."""
         self.aborted = True
@@ -242,16 +251,6 @@ class _Job:
                     with contextlib.suppress(SQLAlchemyError):
                         connection.invalidate()
         return result
-
-
-def _open(job: _Job) -> None:
-    job.dialect.check_usable()
-    job.transaction(functools.partial(_prepare, job.dialect), write=True)
-
-
-def _prepare(dialect: DatabaseDialect, connection: Connection) -> None:
-    dialect.lock_schema(connection)
-    ensure_schema(connection)
 
 
 def _trivial(connection: Connection) -> None:

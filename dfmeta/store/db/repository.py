@@ -183,7 +183,8 @@ class Repository:
                 under = generation, connection.execute(_VERSION, {"record_id": key}).scalar()
                 if kept is not None and kept[0] == under:
                     return under, kept[1]
-            return under, _get(connection, key)
+            row = connection.execute(_GET, {"record_id": key}).one_or_none()
+            return under, None if row is None else _record(row)
 
         under, record = self._database.run(work)
         if under[1] is not None:
@@ -390,11 +391,6 @@ class Repository:
         return self._database.run(work, write=True)
 
 
-def _get(connection: Connection, record_id: str) -> Record | None:
-    row = connection.execute(_GET, {"record_id": record_id}).one_or_none()
-    return None if row is None else _record(row)
-
-
 def _record(row: Row[Any]) -> Record:
     values = row._asdict()
     for name in ("created_at", "updated_at", "metadata_fetched_at", "userdata_fetched_at"):
@@ -490,7 +486,8 @@ def own(
         return False
     _lock_networks(connection, {*wanted, *had})
     if spare:
-        pushed = [name for name in wanted if name not in had and _is_pushed(connection, name)]
+        taken = [name for name in wanted if name not in had]
+        pushed = [name for name in taken if connection.execute(_PUSHED, {"network": name}).first()]
         wanted = [name for name in wanted if name not in pushed]
     rows = [
         {"network": name, "record_id": record_id, "prefix": prefix, "position": position}
@@ -511,10 +508,6 @@ def _taking(dialect: str) -> postgresql.Insert | sqlite.Insert:
     statement = insert_of(dialect, addresses)
     fresh = {name: statement.excluded[name] for name in ("record_id", "prefix", "position")}
     return statement.on_conflict_do_update(index_elements=["network"], set_=fresh)
-
-
-def _is_pushed(connection: Connection, network: str) -> bool:
-    return connection.execute(_PUSHED, {"network": network}).first() is not None
 
 
 def _lock_networks(connection: Connection, names: Collection[str]) -> None:

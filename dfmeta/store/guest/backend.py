@@ -35,8 +35,6 @@ CONFLICT: Final = Answer(409, b"409 Conflict: the password is set already\n")
 NOT_KEPT: Final = Answer(404, b"404 Not Found: this record keeps no password\n")
 TOO_LARGE: Final = Answer(400, b"400 Bad Request: the password is too large\n")
 
-_READING: Final = frozenset({"GET", "HEAD"})
-
 
 class Reader(Protocol):
     """Returns records, and fetches needed parts that are missing here from the upstream store."""
@@ -152,9 +150,11 @@ class StoreBackend:
         segments = split_path(request.path)
         if segments is None:
             return dialects.NOT_FOUND
-        posting = _takes_password(segments)
-        if request.method not in _READING and not (posting and request.method == "POST"):
-            return _method_not_allowed(posting)
+        posting = segments[:1] == [openstack.PREFIX] and openstack.is_password(segments[1:])
+        allowed = ("GET", "HEAD", "POST") if posting else ("GET", "HEAD")
+        if request.method not in allowed:
+            headers = (("Allow", ", ".join(allowed)),)
+            return Answer(405, b"405 Method Not Allowed\n", headers=headers)
         with _failing():
             record = whole()
             if record is None:
@@ -191,7 +191,9 @@ class StoreBackend:
         if stored is None or stored.metadata is None:
             container = self._containers(identity.instance_id)
             if container is not None:
-                stored = container if stored is None else _with_metadata(stored, container)
+                stored = stored or container
+                project_id = stored.project_id or container.project_id
+                stored = replace(stored, metadata=container.metadata, project_id=project_id)
         if stored is not None and not stored.empty:
             shown = not identity.unverified or stored.project_id == identity.project_id
             return stored if shown else None
@@ -242,21 +244,3 @@ def failure(error: StoreError) -> BackendError:
         remedy="Check that it runs and can be reached; its URL is lookup_base_url (or "
         "lookup_issuer, for a token)",
     )
-
-
-def _with_metadata(stored: Record, container: Record) -> Record:
-    """Return a container's stored record, which has no metadata, with that of its attachment."""
-    return replace(
-        stored,
-        metadata=container.metadata,
-        project_id=stored.project_id or container.project_id,
-    )
-
-
-def _takes_password(segments: list[str]) -> bool:
-    return segments[:1] == [openstack.PREFIX] and openstack.is_password(segments[1:])
-
-
-def _method_not_allowed(posting: bool) -> Answer:
-    allowed = "GET, HEAD, POST" if posting else "GET, HEAD"
-    return Answer(405, b"405 Method Not Allowed\n", headers=(("Allow", allowed),))

@@ -141,9 +141,11 @@ def from_record(record: Record) -> Document:
     hostname = text_of(members.get("hostname")) or hostname_of(name) or record.id
     own_id = text_of(members.get("id"))
     keys, networks = keys_of(members), networks_in(members)
+    # In the form of EC2's, which CirrOS waits for; the same for each request.
+    made_id = f"i-{hashlib.sha256(record.id.encode()).hexdigest()[:EC2_ID_DIGITS]}"
     return Document(
         instance_id=own_id or record.id,
-        ec2_id=own_id or text_of(members.get("ec2_instance_id")) or _ec2_id(record.id),
+        ec2_id=own_id or text_of(members.get("ec2_instance_id")) or made_id,
         hostname=hostname,
         name=name or hostname,
         zone=first_text((members.get("availability_zone"), members.get("facility"))),
@@ -178,11 +180,6 @@ def hostname_of(name: str) -> str:
     return ".".join(label for label in labels if label)
 
 
-def _ec2_id(record_id: str) -> str:
-    """Return an id in the form of EC2's, which CirrOS waits for; the same for each request."""
-    return f"i-{hashlib.sha256(record_id.encode()).hexdigest()[:EC2_ID_DIGITS]}"
-
-
 def meta_of(document: Document) -> dict[str, Any]:
     """Return the member ``meta``, the operator's own values for the guest; any names and values."""
     return object_of(plain(document.members.get("meta")))
@@ -192,7 +189,10 @@ def devices_of(document: Document) -> list[dict[str, Any]]:
     """Return the tagged devices as in Nova's meta_data.json; none if they break a rule, because the
     guest makes udev rules of them."""
     given = document.members.get("devices")
-    return list_of(given) if given and _are_devices(given) else []
+    try:
+        return list_of(given) if given and _are_devices(json.dumps(given)) else []
+    except (ValueError, RecursionError):
+        return []
 
 
 def dedicated_cpus_of(document: Document) -> list[int]:
@@ -201,15 +201,8 @@ def dedicated_cpus_of(document: Document) -> list[int]:
     return [number for number in given if type(number) is int and number >= 0]
 
 
-def _are_devices(given: object) -> bool:
-    try:
-        return _valid_devices(json.dumps(given))
-    except (ValueError, RecursionError):
-        return False
-
-
 @functools.lru_cache(maxsize=DEVICES_KEPT)
-def _valid_devices(text: str) -> bool:
+def _are_devices(text: str) -> bool:
     try:
         validate({"devices": json.loads(text)})
     except DeviceError:
@@ -338,7 +331,12 @@ def networks_in(members: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _network_in(given: object) -> dict[str, Any]:
-    network = object_of(_loaded(given) if isinstance(given, str) else given)
+    if isinstance(given, str):
+        try:
+            given = parse_mapping(given) if len(given) <= TEXT_MAX else None
+        except ValueError:
+            given = None
+    network = object_of(given)
     # cloud-init takes its versions also below one more member.
     return object_of(network.get("network")) or network
 
@@ -368,15 +366,6 @@ def _address(value: object, *, public: bool) -> Iterator[Address]:
     except ValueError:
         return
     yield Address(text=text, version=version, public=public)
-
-
-def _loaded(text: str) -> object:
-    if len(text) > TEXT_MAX:
-        return None
-    try:
-        return parse_mapping(text)
-    except ValueError:
-        return None
 
 
 def with_roles(vendor_data: object) -> object:

@@ -63,7 +63,8 @@ def answer(document: Document, segments: Sequence[str], _context: AnswerContext)
     if node is None:
         return None
     if segments[1:] == [METADATA, PUBLIC_KEYS]:
-        return Answer(200, _key_listing(document))
+        names = (f"{index}={key.name}" for index, key in enumerate(document.keys))
+        return Answer(200, "\n".join(names).encode())
     if segments[1:] == [USERDATA] and isinstance(node, bytes):
         return Answer(200, node, content_type=USERDATA_TYPE)
     return Answer(200, node if isinstance(node, bytes) else _listing(node))
@@ -175,7 +176,3 @@ def _first(texts: Sequence[str]) -> str:
 def _listing(folder: Tree) -> bytes:
     names = [name if isinstance(folder[name], bytes) else f"{name}/" for name in sorted(folder)]
     return "\n".join(names).encode()
-
-
-def _key_listing(document: Document) -> bytes:
-    return "\n".join(f"{index}={key.name}" for index, key in enumerate(document.keys)).encode()

@@ -307,8 +307,9 @@ def _address(link: Link, addresses: list[dict[str, Any]]) -> None:
         if parsed.version not in default:
             default.add(parsed.version)
             link.routes.append(GuestRoute(_DEFAULT[parsed.version], via))
-        elif block and (wider := _block(block)) != parsed.network:
-            link.routes.append(GuestRoute(wider, via))
+        elif block:
+            wider = network(block.get("network"), block.get("cidr", block.get("netmask")))
+            link.routes += [GuestRoute(wider, via)] if wider != parsed.network else []
 
 
 def _masked(entry: Mapping[str, Any]) -> Interface:
@@ -321,10 +322,6 @@ def _masked(entry: Mapping[str, Any]) -> Interface:
     if len(interfaces) != 1:
         raise UnfitError("no prefix length, or two")
     return interfaces.pop()
-
-
-def _block(block: Mapping[str, Any]) -> Network:
-    return network(block.get("network"), block.get("cidr", block.get("netmask")))
 
 
 def _bond(
