@@ -214,7 +214,9 @@ class AttachmentTables:
             for _try in range(TRIES):
                 if row is not None:
                     return row, False
-                chosen = choose(_taken(connection, parent, last_vid, now))
+                vids = frozenset(connection.execute(_VIDS, {"trunk": parent}).scalars())
+                resting = _resting(connection, parent, now)
+                chosen = choose(Taken(last_vid, vids, resting, parent, connection))
                 if not isinstance(chosen, Mapping):
                     return chosen
                 added = (
@@ -349,11 +351,6 @@ def _by_key(connection: Connection, parent: str, key: tuple[str, str]) -> Row | 
     container, ifname = key
     rows = _mappings(connection, _BY_KEY, trunk=parent, container=container, ifname=ifname)
     return rows[0] if rows else None
-
-
-def _taken(connection: Connection, parent: str, last_vid: int, now: float) -> Taken:
-    vids = frozenset(connection.execute(_VIDS, {"trunk": parent}).scalars())
-    return Taken(last_vid, vids, _resting(connection, parent, now), parent, connection)
 
 
 def _resting(connection: Connection, parent: str, now: float) -> frozenset[int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -86,19 +86,14 @@ def unless_known(answer: Answer, request: GuestRequest) -> Answer:
 
 def _tags(given: str) -> list[str]:
     """Return the opaque tags of a list; none if the list is not well-formed."""
-    members = [*_members(given)]
-    return [] if None in members else [tag for tag in members if tag]
-
-
-def _members(given: str) -> Iterator[str | None]:
-    at = 0
+    tags, at = [], 0
     while at < len(given):
         match = _MEMBER.match(given, at)
         if match is None:
-            yield None
-            return
-        yield match[1] or ""
+            return []
+        tags += [match[1]] if match[1] else []
         at = match.end()
+    return tags
 
 
 class TrustedProxies:
