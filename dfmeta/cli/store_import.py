@@ -27,11 +27,11 @@ from dfmeta.cli.store_target import (
     store_options,
 )
 from dfmeta.errors import ImportIncompleteError, StoreError, StoreRefusedError
-from dfmeta.store.api.checks import USERDATA_MAX
+from dfmeta.store.api.checks import USERDATA_MAX, Seed, parse_seed
 from dfmeta.store.api.client import StoreClient
-from dfmeta.store.api.requests import parse_id
-from dfmeta.store.api.seeds import FILES, METADATA, USERDATA, Seed, parse_line, parse_seed
+from dfmeta.store.api.requests import parse_id, parse_line
 from dfmeta.store.db.record import Push, Whole
+from dfmeta.store.guest.nocloud import METADATA, NAMES, USERDATA
 from dfmeta.store.guest.values import unusable
 from dfmeta.wiring.process import PROG
 
@@ -288,7 +288,7 @@ def _names(
 
 def _seeds(folder: Path) -> list[Path]:
     """Return the seeds of a directory: itself, or the directories in it."""
-    if any((folder / name).exists() for name in FILES):
+    if any((folder / name).exists() for name in NAMES):
         return [folder]
     return sorted(
         path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
@@ -335,7 +335,7 @@ def _read_seed(path: Path) -> tuple[str, dict[str, bytes]]:
 
 def _files_of(folder: int) -> dict[str, bytes]:
     files = {}
-    for name in FILES:
+    for name in NAMES:
         with contextlib.suppress(FileNotFoundError), _open_own(name, folder) as file:
             files[name] = file.read(USERDATA_MAX + 1)
             if len(files[name]) > USERDATA_MAX:

@@ -1,15 +1,18 @@
-"""Checks of the values that an operator gives for a record. Pure functions.
+"""Checks of the values that an operator gives for a record, and NoCloud seeds. Pure functions.
 
-Each takes the option that the value came from, and returns the value in its stored form or raises
-:class:`~dfmeta.errors.RecordError` with the option, the value and the remedy.
+A check takes the option that the value came from, and returns the value in its stored form or
+raises :class:`~dfmeta.errors.RecordError` with the option, the value and the remedy. An error of a
+seed is a ValueError with a cause that does not quote user-data.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dfmeta.devices import validate_in
@@ -17,6 +20,7 @@ from dfmeta.errors import DeviceError, RecordError
 from dfmeta.store import strict, strictjson
 from dfmeta.store.db.record import HTTP_TOKENS, Network, parse_network
 from dfmeta.store.guest.documents import LABEL_MAX
+from dfmeta.store.guest.nocloud import METADATA, NETWORK_CONFIG, USERDATA, VENDOR_DATA
 from dfmeta.store.guest.values import is_one_line, unusable
 
 HOSTNAME_MAX: Final = 253
@@ -43,6 +47,19 @@ MEMBERS: Final = frozenset(
 """Members of a body of the admin API."""
 _LENGTH_BYTES: Final = 4
 """Size of the length before a string in an SSH key (RFC 4251, section 5)."""
+
+_KEYS: Final = ("public-keys", "public_keys")
+_COPIED: Final = {
+    "availability-zone": "availability_zone",
+    "availability_zone": "availability_zone",
+    "region": "region",
+    "launch-index": "launch_index",
+    "meta": "meta",
+}
+"""Member of a seed's meta-data → member of the document with the same meaning."""
+_IGNORED: Final = frozenset(
+    {"instance-id", "local-hostname", "hostname", "dsmode", *_KEYS, *_COPIED}
+)
 
 
 def hostname(option: str, text: str) -> str:
@@ -133,10 +150,7 @@ def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
 def network_config(option: str, content: bytes, *, name: str) -> str:
     """Return a network configuration of cloud-init as it is written: a YAML or JSON mapping."""
     with _refusing(option, name, "Name a file that begins with version: 2, or with network:"):
-        text = strict.decode(content)
-        strict.parse_mapping(text)
-        strictjson.check(text)
-    return text
+        return _mapping_text(content)
 
 
 def vendor_data(option: str, content: bytes, *, name: str) -> str | dict[str, Any]:
@@ -222,3 +236,95 @@ def _refusing(option: str, shown: str, remedy: str) -> Iterator[None]:
 def _short(text: str) -> str:
     """Return a value in the length that an error may repeat."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """A NoCloud seed in the form of a record."""
+
+    instance_id: str
+    """As in the seed; empty: the seed has none."""
+    hostname: str
+    document: dict[str, Any] = field(repr=False)
+    userdata: bytes | None = field(repr=False)
+    """None: the seed has no such file, which is not the same as an empty file."""
+    left_out: tuple[str, ...]
+    """Members of its meta-data that the store cannot keep."""
+
+
+def parse_seed(files: Mapping[str, bytes]) -> Seed:
+    """Return the seed in files.
+
+    :param files: content of each file by name (``NAMES`` of nocloud.py); meta-data or user-data has
+        to be there.
+    :raises ValueError: a file is invalid; the message names it.
+    """
+    metadata = files.get(METADATA, b"").strip()
+    content = _named(METADATA, strict.parse_mapping, metadata) if metadata else {}
+    document: dict[str, Any] = {}
+    hostname = _text(content, "local-hostname") or _text(content, "hostname")
+    if hostname:
+        document["hostname"] = hostname
+    if keys := [line for name in _KEYS for line in _lines(content.get(name))]:
+        document["ssh_keys"] = keys
+    for name, member in _COPIED.items():
+        if content.get(name) is not None:
+            document[member] = content[name]
+    if vendor_data := _named(VENDOR_DATA, strict.decode, files.get(VENDOR_DATA, b"")):
+        document["vendor_data"] = vendor_data
+    if files.get(NETWORK_CONFIG, b"").strip():
+        document["network_config"] = _named(NETWORK_CONFIG, _mapping_text, files[NETWORK_CONFIG])
+    _named(METADATA, _storable, document)
+    return Seed(
+        instance_id=_text(content, "instance-id"),
+        hostname=hostname,
+        document=document,
+        userdata=files.get(USERDATA),
+        left_out=tuple(str(name) for name in content if name not in _IGNORED),
+    )
+
+
+def _named(name: str, read: Any, value: Any) -> Any:
+    try:
+        return read(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _mapping_text(data: bytes) -> str:
+    """Return a YAML or JSON mapping as it is written."""
+    text = strict.decode(data)
+    strict.parse_mapping(text)
+    strictjson.check(text)
+    return text
+
+
+def _storable(document: object) -> None:
+    """Check that YAML has produced no value that JSON does not have, such as a date."""
+    left = [document]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += [*value.keys(), *value.values()]
+            if not all(isinstance(name, str) for name in value):
+                raise ValueError("a name in it is not a string")
+        elif isinstance(value, list):
+            left += value
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError("a number in it is infinite or not a number")
+        elif value is not None and not isinstance(value, str | int | float):
+            raise ValueError(f"it has a {type(value).__name__} in it: put that value in quotes")
+    strictjson.check(document)
+
+
+def _text(content: Mapping[str, Any], name: str) -> str:
+    value = content.get(name)
+    return str(value).strip() if isinstance(value, str | int) else ""
+
+
+def _lines(value: object) -> list[str]:
+    """Return SSH keys; cloud-init accepts a text, a list, or an object of texts and lists."""
+    if isinstance(value, str):
+        return [line.strip() for line in value.splitlines() if line.strip()]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [line for part in parts for line in _lines(part)]

@@ -37,8 +37,7 @@ from dfmeta.runtime import clock
 from dfmeta.store import strict
 from dfmeta.store.api import representations
 from dfmeta.store.api.representations import ENVELOPE
-from dfmeta.store.api.requests import parse_id
-from dfmeta.store.api.seeds import body_of
+from dfmeta.store.api.requests import body_of, parse_id
 from dfmeta.store.db.record import (
     KEEP,
     Content,

@@ -18,7 +18,7 @@ from typing import Any, Final
 from dfmeta.devices import validate, validate_in
 from dfmeta.devices.schema import ADDRESSES, NONE, SCHEMA
 from dfmeta.errors import ApiError, DeviceError
-from dfmeta.store import strictjson
+from dfmeta.store import strict, strictjson
 from dfmeta.store.db.record import (
     HTTP_TOKENS,
     KEEP,
@@ -95,6 +95,35 @@ def push_of(kind: Kind, members: Mapping[str, Any], *, check_keys: bool = True) 
         networks=networks,
         http_tokens=http_tokens,
     )
+
+
+def parse_line(line: bytes) -> list[Push]:
+    """Return the pushes in a body of the admin API: of one half, or of both halves in one body.
+
+    :raises ValueError: the body is invalid; the message says why.
+    """
+    body = strict.parse_object(line.strip())
+    kinds = [kind for kind in Kind if kind.value in body]
+    if not kinds:
+        raise ValueError("it has neither metadata nor userdata")
+    try:
+        return [push_of(kind, body, check_keys=False) for kind in kinds]
+    except ApiError as error:
+        raise ValueError(f"it is invalid: {', '.join(error.errors)}") from None
+
+
+def body_of(push: Push) -> dict[str, object]:
+    """Return the body of a push for the admin API."""
+    networks = () if push.networks is KEEP else push.networks
+    body: dict[str, object] = {"id": push.record_id, "ipAddresses": [*map(str, networks)]}
+    if isinstance(push.content, bytes):
+        body["userdata"] = base64.b64encode(push.content).decode()
+        body["userdata_encoding"] = "base64"
+    else:
+        body["metadata"] = dict(push.content)
+    if push.http_tokens is not KEEP:
+        body["http_tokens"] = push.http_tokens
+    return body
 
 
 def parse_id(text: str) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dfmeta.cli import store_import
-from dfmeta.store.api.seeds import Seed
+from dfmeta.store.api.checks import Seed
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.store.support import KEY, Run
 from tests.core.unit.support import OTHER_INSTANCE

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dfmeta.errors import ApiError
 from dfmeta.store import strictjson
-from dfmeta.store.api.requests import ADDRESSES_MAX, Push, parse_push
-from dfmeta.store.api.seeds import body_of, parse_line, parse_seed
+from dfmeta.store.api.checks import parse_seed
+from dfmeta.store.api.requests import ADDRESSES_MAX, Push, body_of, parse_line, parse_push
 from dfmeta.store.db.record import KEEP, Kind, dump_document
 from tests.core.unit.store.support import named
 from tests.core.unit.support import INSTANCE
