@@ -14,7 +14,7 @@ from oslo_config import cfg
 from dfmeta.conf.kinds import Text, ipv4_network
 from dfmeta.errors import ConfigError
 from dfmeta.identity.key import Keys, MetaKeys
-from dfmeta.model import MetaNames
+from dfmeta.model import MetaNames, is_unicast
 
 GROUP: Final = cfg.OptGroup(
     name="METADATA",
@@ -28,16 +28,8 @@ TAP: Final = "tap-meta"
 """Name of the internal port, as metadata_path has it."""
 _CIDR: Final = "240.0.0.0/16"
 _BASE_MAC: Final = "fa:16:ee:00:00:00"
-_OCTETS: Final = 6
-_GROUP_BIT: Final = 1 << 40
 _NAME_MAX: Final = 15
 """Maximum length of a port's name (IFNAMSIZ of linux/if.h, without the final NUL)."""
-
-
-def _is_base_mac(text: str) -> bool:
-    octets = text.split(":")
-    is_mac = len(octets) == _OCTETS and all(len(bytes.fromhex(octet)) == 1 for octet in octets)
-    return is_mac and not int(text.replace(":", ""), 16) & _GROUP_BIT
 
 
 OPTS: Final = [
@@ -61,7 +53,7 @@ OPTS: Final = [
         "provider_base_mac",
         type=Text(
             "a unicast MAC such as fa:16:ee:00:00:00",
-            _is_base_mac,
+            lambda text: is_unicast(text.lower()),
             example=_BASE_MAC,
             type_name="MAC address value",
         ),

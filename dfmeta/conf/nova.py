@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import ssl
 from typing import Final
 
@@ -11,6 +12,9 @@ from oslo_config import cfg
 from dfmeta.conf.kinds import check_file, reloaded, without_password
 from dfmeta.errors import ConfigError
 from dfmeta.model import HttpHost
+
+_HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\s/?#@\[\]:%]+))(?::([0-9]{1,5}))?")
+"""An IPv6 address in brackets or a name, and a port."""
 
 OPTS: Final = reloaded(
     cfg.StrOpt(
@@ -142,19 +146,10 @@ def _check_key(certificate: str, key: str) -> None:
 
 
 def _host(entry: str, default_port: int) -> HttpHost:
-    try:
-        bare = entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry
-        return HttpHost(str(ipaddress.ip_address(bare)), default_port)
-    except ValueError:
-        pass
-    name, colon, port = entry.rpartition(":") if ":" in entry else (entry, "", "")
-    number = int(port) if port.isascii() and port.isdigit() else 0
-    if name.startswith("[") and name.endswith("]"):
-        name = name[1:-1]
-        sound = _is_ipv6(name)
-    else:
-        sound = _is_name(name)
-    if not sound or (colon and not 1 <= number <= 65535):
+    match = _HOST.fullmatch(f"[{entry}]" if _is_ipv6(entry) else entry)
+    six, name, port = match.groups() if match is not None else ("", "", "")
+    number = int(port or default_port)
+    if not (_is_name(name) if name else _is_ipv6(six)) or not 1 <= number <= 65535:
         raise ConfigError(
             option="[DEFAULT] nova_metadata_host",
             value=without_password(entry),
@@ -162,7 +157,7 @@ def _host(entry: str, default_port: int) -> HttpHost:
             remedy="Give names or addresses such as nova-1:8775, [2001:db8::1]:8775, with commas "
             "between them",
         )
-    return HttpHost(name, number or default_port)
+    return HttpHost(name or str(ipaddress.ip_address(six)), number)
 
 
 def _is_ipv6(text: str) -> bool:
@@ -174,9 +169,6 @@ def _is_ipv6(text: str) -> bool:
 
 def _is_name(text: str) -> bool:
     try:
-        text.encode("idna")
+        return bool(text.encode("idna")) and text.isprintable()
     except UnicodeError:
         return False
-    return (
-        bool(text) and text.isprintable() and not any(c.isspace() or c in "/?#@[]:%" for c in text)
-    )
