@@ -116,12 +116,13 @@ class Central:
         self._admin = admin.serve(place, application, sock=sock)
 
     def _make_page(self) -> StatusPage:
-        records = status_page.RecordCount(lambda: self._repository)
         sources = status_page.Sources(
             program=PROG,
             health=self._health,
             metrics=metrics.REGISTRY.collect,
-            facts=lambda: status_page.facts_of_store(self.conf, records),
+            facts=lambda: status_page.facts_of_store(
+                self.conf, status_page.count_records(self._repository)
+            ),
             failures=lambda _rows: status_page.failures_of_addresses(),
         )
         return status_page.page(self.conf.df_metadata.admin_listen, sources)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dfmeta.store.db.repository import Record, Repository
 
 RECORDS_KEPT: Final = 30.0
-"""Seconds for which a count of records, and a name from PostgreSQL, is cached."""
+"""Seconds for which a name from PostgreSQL is cached."""
 NAMES_ASKED: Final = 200
 """Maximum number of records of which PostgreSQL is asked for one page."""
 
@@ -132,43 +132,28 @@ def _haproxy_in_words(facts: Mapping[str, Any] | None) -> str:
     return f"{' '.join(filter(None, (HAPROXY, facts['version'])))}, {runs}{ended}"
 
 
-def facts_of_store(conf: cfg.ConfigOpts, records: Callable[[], str]) -> Sequence[tuple[str, str]]:
+def facts_of_store(conf: cfg.ConfigOpts, records: str) -> Sequence[tuple[str, str]]:
     """Return the most important options of a central store, and its number of records."""
     group = conf.store
     return (
         ("Database", group.connection.partition(":")[0].partition("+")[0]),
-        ("Records", records()),
+        ("Records", records),
         ("Guests", group.guest_listen or "none are served here"),
         ("Queries an upstream store", "yes" if group.lookup_base_url else "no"),
     )
 
 
-class RecordCount:
-    """The number of records as text; the store is queried at most twice a minute.
+def count_records(repository: Repository | None) -> str:
+    """Return the number of records as text.
 
-    :param repository: returns the store; None until it is open.
-    :param clock: monotonic seconds.
+    :param repository: the store; None until it is open.
     """
-
-    def __init__(
-        self,
-        repository: Callable[[], Repository | None],
-        *,
-        clock: Callable[[], float] = clock.now,
-    ) -> None:
-        self._repository, self._clock = repository, clock
-        self._asked_at, self._said = float("-inf"), ""
-
-    def __call__(self) -> str:
-        now, repository = self._clock(), self._repository()
-        if repository is None:
-            return "the database is not open yet"
-        if now - self._asked_at >= RECORDS_KEPT:
-            try:
-                self._said, self._asked_at = f"{repository.count():,}", now
-            except StoreError:
-                return "the database does not answer"
-        return self._said
+    if repository is None:
+        return "the database is not open yet"
+    try:
+        return f"{repository.count():,}"
+    except StoreError:
+        return "the database does not answer"
 
 
 class RecordNames:
