@@ -15,7 +15,7 @@ from oslo_config import cfg
 
 from dfmeta.cli.client import agent_of, take_over
 from dfmeta.cli.common import TABLE, cell_text, ending, listing_options, print_rows, shown
-from dfmeta.conf.unknown import unknown_options
+from dfmeta.conf import unknown_options
 from dfmeta.doctor import table
 from dfmeta.doctor.checks_daemon import OptionFacts
 from dfmeta.doctor.finding import CheckStatus, Finding, healthy, summary

@@ -25,7 +25,7 @@ from dfmeta.cmd import status_page
 from dfmeta.cmd.keepers import ADMIN_OPTION, activated, notify
 from dfmeta.cmd.service import TICK, Signals, log_readiness, run_service
 from dfmeta.cmd.state_path import TokenKey
-from dfmeta.conf.unknown import unknown_options
+from dfmeta.conf import unknown_options
 from dfmeta.conf.values import keep_running_values
 from dfmeta.errors import ConfigError, DfmetaError, StartError
 from dfmeta.http.sockets import keep_room, listen_to_all

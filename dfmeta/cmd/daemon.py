@@ -26,7 +26,7 @@ from dfmeta.cmd.keepers import activated_guests, notify
 from dfmeta.cmd.parts import Parts
 from dfmeta.cmd.proxy import Proxy
 from dfmeta.cmd.service import TICK, Signals, log_readiness, run_service
-from dfmeta.conf.unknown import unknown_options
+from dfmeta.conf import unknown_options
 from dfmeta.conf.values import keep_running_values
 from dfmeta.doctor.checks_system import ANOTHER_IP, cloud_signs
 from dfmeta.errors import AlreadyRunningError, DfmetaError, StartError

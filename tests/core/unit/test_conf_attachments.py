@@ -10,8 +10,7 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta.attach.drivers.networks import Chosen
 from dfmeta.attach.model import Network
-from dfmeta.conf import attachments
-from dfmeta.conf.unknown import unknown_options
+from dfmeta.conf import attachments, unknown_options
 from dfmeta.conf.values import AGENT, keep_running_values
 from dfmeta.errors import ConfigError
 from dfmeta.wiring.attachments import (

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import dfmeta.conf
 from dfmeta.cli.ctl import cli, usage_error
-from dfmeta.conf.unknown import unknown_options
+from dfmeta.conf import unknown_options
 from dfmeta.errors import DfmetaError, StoreError
 from dfmeta.runtime.saved_state import StateFile
 from dfmeta.store.api.admin import _failure

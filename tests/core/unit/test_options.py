@@ -15,9 +15,8 @@ from webob.dec import wsgify
 import dfmeta.conf
 from dfmeta.admin.listener import AdminApplication
 from dfmeta.admin.server import SAME_HOST
-from dfmeta.conf import values
+from dfmeta.conf import SAMPLE, unknown_options, values
 from dfmeta.conf.limits import OPTS
-from dfmeta.conf.unknown import SAMPLE, unknown_options
 from dfmeta.conf.values import AGENT, READS, STORE, Changes, Differences
 from dfmeta.errors import ConfigError
 from dfmeta.http.limits import Limits
