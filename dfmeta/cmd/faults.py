@@ -178,24 +178,16 @@ def make_reasons(group: Any, fault: Callable[[], str]) -> dict[str, Callable[[],
     :param group: the options ``[df_metadata]``.
     :param fault: returns the fault of tap-metadata; empty when there is none.
     """
-    bridge = group.integration_bridge
-
-    def proxy() -> str:
-        return (
-            f"{fault()}; {DOCTOR}" if fault() else f"guests' connections are not accepted; {DOCTOR}"
-        )
-
-    def flows() -> str:
-        # Without the device, flows have no target.
-        return fault() or (
-            f"the switch has not confirmed the flows of {bridge}. Check that ovs-vswitchd runs and "
-            f"answers: ovs-ofctl -O OpenFlow13 show {bridge}"
-        )
-
+    bridge, refused = group.integration_bridge, "guests' connections are not accepted"
+    flows = (
+        f"the switch has not confirmed the flows of {bridge}. Check that ovs-vswitchd runs and "
+        f"answers: ovs-ofctl -O OpenFlow13 show {bridge}"
+    )
     return {
         "flow-restore-wait": lambda: f"{FORWARDS_NOTHING}: {CLEAR_RESTORE_WAIT}",
         "ovsdb": lambda: f"{group.ovsdb_connection} does not answer. Check that ovsdb-server runs",
         "bridge": lambda: f"OVSDB has no bridge {bridge}. Create it: ovs-vsctl add-br {bridge}",
-        "flows": flows,
-        "proxy": proxy,
+        # Without the device, flows have no target.
+        "flows": lambda: fault() or flows,
+        "proxy": lambda: f"{fault() or refused}; {DOCTOR}",
     }
