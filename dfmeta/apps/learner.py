@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -35,7 +35,6 @@ from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
 
 LOG = logging.getLogger(__name__)
-K = TypeVar("K")
 P = TypeVar("P", Syn, Solicitation)
 
 HELD_PER_PORT = 4
@@ -76,8 +75,6 @@ class Holds:
         self._held: OrderedDict[_Connection, HeldSyn] = OrderedDict()
         self._of: dict[Endpoint, dict[_Connection, None]] = {}
         """Endpoint → its connections with a held SYN, the oldest first."""
-        self._of_vm: dict[str, dict[_Connection, None]] = {}
-        """Virtual machine → the same of all its endpoints."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -93,10 +90,9 @@ class Holds:
         if len(keys) >= HELD_PER_PORT:
             self._drop(next(iter(keys)))
         elif len(self._held) >= HELD_IN_ALL:
-            most = max(self._of_vm.values(), key=len)
-            self._drop(next(iter(most)))
+            ((most, _count),) = Counter(each.vm for each in self._held.values()).most_common(1)
+            self._drop(next(key for key, each in self._held.items() if each.vm == most))
         self._held[key] = held
-        self._of_vm.setdefault(held.vm, {})[key] = None
         self._of.setdefault(held.endpoint, {})[key] = None
 
     def take(self, endpoint: Endpoint) -> list[HeldSyn]:
@@ -116,15 +112,10 @@ class Holds:
 
     def _drop(self, key: _Connection) -> HeldSyn:
         held = self._held.pop(key)
-        _remove(self._of, held.endpoint, key)
-        _remove(self._of_vm, held.vm, key)
+        del self._of[held.endpoint][key]
+        if not self._of[held.endpoint]:
+            del self._of[held.endpoint]
         return held
-
-
-def _remove(of: dict[K, dict[_Connection, None]], owner: K, key: _Connection) -> None:
-    del of[owner][key]
-    if not of[owner]:
-        del of[owner]
 
 
 class Learner:

@@ -208,18 +208,13 @@ class Reconciler:
 
     # All endpoints
 
-    def reconcile_quietly(self) -> bool:
-        """Reconcile; a failure is logged and counted, and the next reconcile tries again.
-
-        :return: whether the reconcile succeeded.
-        """
+    def reconcile_quietly(self) -> None:
+        """Reconcile; a failure is logged and counted, and the next reconcile tries again."""
         try:
             self.reconcile()
         except DfmetaError as error:
             LOG.warning("Reconcile failed: %s", error)
             metrics.RECONCILES.labels("failed").inc()
-            return False
-        return True
 
     def reconcile(self) -> int:
         """Compare a dump with the desired flows and send the difference.
