@@ -79,10 +79,10 @@ class Probe:
         self._tap = tap
         self._version = version
         self._clock = clock
-        self._waits: dict[int, tuple[Event, int, Tap]] = {}
-        """Source port of a probe under way → event for its answer, its sequence number, its tap."""
-        self._one: Event | None = None
-        """The probe under way, shared by all callers of :meth:`ask` meanwhile."""
+        self._awaited: tuple[Segment, Tap, Event] | None = None
+        """SYN of the probe under way, its tap, and the event for its answer."""
+        self._shared: Event | None = None
+        """The result of the probe under way, for all callers of :meth:`ask` meanwhile."""
         self.last: Result | None = None
         """Result of the latest probe that was sent."""
         self.passes = False
@@ -99,17 +99,17 @@ class Probe:
 
         :param timeout: seconds; see :func:`dfmeta.runtime.hub.wait`.
         """
-        if self._one is not None:
-            shared: Result = self._one.wait()
+        if self._shared is not None:
+            shared: Result = self._shared.wait()
             return shared
-        self._one = Event()
+        self._shared = Event()
         result = Result(answered=False, sent=False, cause="dfmeta-agent could not send it")
         try:
             result = self._try(timeout)
         except DfmetaError as error:
             result = Result(answered=False, sent=False, cause=str(error))
         finally:
-            event, self._one = self._one, None
+            event, self._shared = self._shared, None
             self._note(result)
             event.send(result)
         return result
@@ -146,12 +146,12 @@ class Probe:
         except PacketError as error:
             LOG.debug("The answer to a probe cannot be read: %s", error)
             return
-        waiting = self._waits.get(segment.destination_port)
-        if waiting is None:
+        if self._awaited is None:
             return
-        event, sequence, tap = waiting
+        syn, tap, event = self._awaited
         # The probe's sequence number is random: no other program of the host can know it.
-        if event.ready() or segment.acknowledgement != sequence + 1 & 0xFFFFFFFF:
+        expected = syn.source_port, syn.sequence + 1 & 0xFFFFFFFF
+        if event.ready() or (segment.destination_port, segment.acknowledgement) != expected:
             return
         event.send((segment.flags, whole))
         if not segment.flags & FLAG_RST:
@@ -208,18 +208,17 @@ class Probe:
         ip, to_port = service.ip, tap.port
         if tap.keys.probe_label(self._version) is not None:
             ip, to_port = service.guest_ips[0], METADATA_PORT
-        port = self._free_port()
-        sequence, event = secrets.randbits(32), Event()
-        self._waits[port] = event, sequence, tap
         syn = Segment(
             ip_address(tap.keys.probe_key(self._version)),
             ip_address(ip),
-            port,
+            _LOWEST_PORT + secrets.randbelow(_PORTS),
             to_port,
-            sequence,
+            secrets.randbits(32),
             0,
             FLAG_SYN,
         )
+        event = Event()
+        self._awaited = syn, tap, event
         begun = self._clock()
         try:
             answer = None
@@ -229,7 +228,7 @@ class Probe:
                     answer = event.wait()
                     break
         finally:
-            del self._waits[port]
+            self._awaited = None
         seconds = self._clock() - begun
         where = HttpHost(service.ip, tap.port).authority
         if answer is None:
@@ -259,9 +258,3 @@ class Probe:
     def _or_no_lead(self) -> str:
         table = self._channel.layout.classification_table
         return f", or no flow leads to the classification table {table}" if table else ""
-
-    def _free_port(self) -> int:
-        while True:
-            port = _LOWEST_PORT + secrets.randbelow(_PORTS)
-            if port not in self._waits:
-                return port
