@@ -127,14 +127,14 @@ class AdminConnection(ServerConnection[AdminClaim]):
         self._waits = False
 
     @property
-    def may_go(self) -> bool:
+    def evictable(self) -> bool:
         """Whether the connection waits for its client, and the client has sent nothing new."""
         return self._waits and not (self._reads and not quiet(self.sock))
 
     @property
     def between(self) -> bool:
         """Whether no byte of the next request, or of the first one, has arrived."""
-        return self.may_go and self._reads and not self._buffer and self._body_read
+        return self.evictable and self._reads and not self._buffer and self._body_read
 
     @contextmanager
     def waiting(self, *, reads: bool) -> Iterator[None]:

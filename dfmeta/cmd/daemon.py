@@ -78,7 +78,7 @@ class Start:
             parts.conf,
             parts.registry,
             ovsdb=parts.watcher,
-            heed=parts.controller.drain_switch_messages,
+            drain_switch_messages=parts.controller.drain_switch_messages,
             confirm=parts.controller.bridge.reconciler.wait_for,
         )
         open_store()

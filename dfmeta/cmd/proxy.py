@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 class Proxy:
     """The proxy, with either engine.
 
-    :param heed: see :class:`~dfmeta.proxy.application.Application`.
+    :param drain_switch_messages: see :class:`~dfmeta.proxy.application.Application`.
     :param confirm, ovsdb: see :class:`~dfmeta.wiring.attachments.AttachmentService`.
     :raises StoreError, StartError: when a file or database that it needs cannot be opened.
     """
@@ -60,12 +60,12 @@ class Proxy:
         registry: Registry,
         *,
         ovsdb: Ovsdb,
-        heed: Callable[[], object] = lambda: None,
+        drain_switch_messages: Callable[[], object] = lambda: None,
         confirm: Callable[[Endpoint, float], None] = lambda _endpoint, _seconds: None,
     ) -> None:
         self._conf = conf
         self._registry = registry
-        self._heed = heed
+        self._drain_switch_messages = drain_switch_messages
         self.key = TokenKey(Path(conf.df_metadata.state_path))
         self._tokens = Tokens(self.key.usable)
         self._attachments: AttachmentService | None = None
@@ -89,7 +89,7 @@ class Proxy:
             rates=self._rates,
             complaints=complaints,
             attachments=local,
-            heed=heed,
+            drain_switch_messages=drain_switch_messages,
         )
         self._answers = WorkerAnswers(backend, self._subports, self._rates, complaints, local)
         self.engine: Engine | None = None
@@ -139,7 +139,7 @@ class Proxy:
                 settings=self._settings,
                 answers=self._answers,
                 device=group.metadata_interface,
-                heed=self._heed,
+                drain_switch_messages=self._drain_switch_messages,
             )
         server = guest_server(
             sockets,

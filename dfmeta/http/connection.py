@@ -36,7 +36,7 @@ LINGER_MAX = 65536
 a connection that is closed with unread bytes, and the guest loses the answer (RFC 9112, 9.6)."""
 OVER: Final = 2
 """Bytes of a body above its limit that are read and discarded as well, per byte of the limit."""
-SPARED = 1.0
+PROTECTED = 1.0
 """Seconds after the first request that has limited the hops in which the connection is not closed
 in favour of another one: it was for a token, and the request that needs it follows."""
 WHOLE = 65536
@@ -94,7 +94,7 @@ class ServerConnection(Generic[K]):
         self._body_limit = 0
         """Limit in bytes of the application's read of a body."""
         self._phase = ConnectionPhase.BUSY
-        self._spared_until = 0.0
+        self._protected_until = 0.0
         """Monotonic seconds."""
         self._hops = 0
         """Hop limit of the connection; 0: the system's."""
@@ -124,14 +124,14 @@ class ServerConnection(Generic[K]):
         return self._phase is ConnectionPhase.KEPT and quiet(self.sock)
 
     @property
-    def may_go(self) -> bool:
+    def evictable(self) -> bool:
         """Whether the idle connection may be closed in favour of a new one."""
-        return self.between and not self.spared
+        return self.between and not self.protected
 
     @property
-    def spared(self) -> bool:
+    def protected(self) -> bool:
         """Whether the next request of the connection has to come on it."""
-        return clock.now() < self._spared_until
+        return clock.now() < self._protected_until
 
     def cut(self) -> None:
         """Shut the connection down; pending reads and writes return."""
@@ -153,7 +153,7 @@ class ServerConnection(Generic[K]):
         head = self._read_head()
         now = clock.now()
         waited = now - self._began if self._first else 0.0
-        self._first, self._spared_until = False, 0.0
+        self._first, self._protected_until = False, 0.0
         self._body_read, self._body_limit = not (head.length or head.chunked), 0
         slot = RequestSlot(self._service.slots(self.claim))
         exchange = Exchange(
@@ -308,7 +308,7 @@ class ServerConnection(Generic[K]):
     def _limit_hops(self, hops: int) -> None:
         if hops != self._hops:
             limit_hops(self.sock, hops)
-            self._hops, self._spared_until = hops, clock.now() + SPARED
+            self._hops, self._protected_until = hops, clock.now() + PROTECTED
 
     def _give(self, head: Head, status: str, headers: Headers, body: bytes) -> None:
         """Send an answer, and end the connection if no further request may follow."""
@@ -332,7 +332,7 @@ class ServerConnection(Generic[K]):
     def _keeps(self, head: Head) -> bool:
         """Whether another request may follow this one."""
         ready = self._body_read and head.keep_alive and not self._service.draining
-        return ready and self._service.may_keep(self.claim, spared=self.spared)
+        return ready and self._service.may_keep(self.claim, protected=self.protected)
 
     def _refuse(self, error: BadRequestError) -> None:
         self._phase = ConnectionPhase.LAST

@@ -208,7 +208,7 @@ class HttpService(Generic[K]):
         self.draining = False
         """Whether the server stops, so that no connection is kept."""
         self.limiter: ConnectionLimiter[Any] = ConnectionLimiter(
-            limits, quiet=lambda connection: connection.may_go
+            limits, quiet=lambda connection: connection.evictable
         )
         self.scheduler = FairScheduler()
         self._throttle = throttle
@@ -225,17 +225,17 @@ class HttpService(Generic[K]):
         self.limiter.limits = limits
         self._slots.clear()
 
-    def may_keep(self, claim: K, *, spared: bool) -> bool:
+    def may_keep(self, claim: K, *, protected: bool) -> bool:
         """Whether a connection may be kept open after an answer.
 
         It is not when others of its port wait for a place: the answer says so.
 
-        :param spared: its next request has to come on it.
+        :param protected: its next request has to come on it.
         """
         limits = self.limits
         if not limits.keepalive_timeout or len(self.limiter) >= CROWDED * limits.connections:
             return False
-        return spared or not self.limiter.awaited(claim.caller)
+        return protected or not self.limiter.awaited(claim.caller)
 
     def slots(self, claim: K) -> Semaphore:
         """Return the semaphore for requests of the claim's port."""

@@ -174,10 +174,10 @@ class AddressStore(StoreBackend):
         identity: Identity,
         *,
         deadline: float = math.inf,
-        goes_on: Callable[[str | None], bool] = lambda _mode: True,
+        should_answer: Callable[[str | None], bool] = lambda _mode: True,
     ) -> View:
         """See :class:`~dfmeta.proxy.application.Backend`."""
-        del deadline, goes_on
+        del deadline, should_answer
         record = identity.record if isinstance(identity, IdentifiedCaller) else None
         return self.view(request, identity, record)
 

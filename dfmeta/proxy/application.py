@@ -63,15 +63,16 @@ class Backend(Protocol):
         identity: Identity,
         *,
         deadline: float,
-        goes_on: Callable[[str | None], bool],
+        should_answer: Callable[[str | None], bool],
     ) -> View:
         """Look up *identity* once for *request*, and read no more than the request needs.
 
         :param request: the guest's request. Trust: every part comes from the guest.
         :param deadline: monotonic seconds until which the backend may wait for other hosts and for
             the database, the answer included.
-        :param goes_on: whether the request is to be answered, given :attr:`View.http_tokens`. A
-            backend in another process then sends the answer along with the view.
+        :param should_answer: whether the request is to be answered, given
+            :attr:`View.http_tokens`. A backend in another process then sends the answer along with
+            the view.
         :raises BackendError: when the lookup fails. The request must not go on.
         """
         ...
@@ -135,7 +136,8 @@ class _Pending(Timing):
 class Application:
     """Answers guests' requests, one call for each.
 
-    :param heed: lets the switch's latest messages be handled, before the claim is checked.
+    :param drain_switch_messages: lets the switch's latest messages be handled, before the claim is
+        checked.
     :param echo: called when a request has arrived; returns a function that waits, until monotonic
         seconds, for all changes until the arrival to be known here, and returns whether they are.
     """
@@ -150,12 +152,12 @@ class Application:
         rates: RateLimiter,
         complaints: Complaints,
         attachments: AttachmentResponder | None = None,
-        heed: Callable[[], object] = lambda: None,
+        drain_switch_messages: Callable[[], object] = lambda: None,
         echo: Callable[[], Callable[[float], bool]] = lambda: lambda _deadline: True,
     ) -> None:
         self._registry = registry
         self._echo = echo
-        self._heed = heed
+        self._drain_switch_messages = drain_switch_messages
         self._attachments = attachments
         self._backend = backend
         self._settings = settings
@@ -223,7 +225,7 @@ class Application:
 
         :raises Abandoned: when the doubt lasts until the deadline.
         """
-        self._heed()
+        self._drain_switch_messages()
         caller = pending.claim.caller
         if self._registry.certain(caller):
             return
@@ -340,7 +342,7 @@ class Application:
                 request,
                 identity,
                 deadline=pending.exchange.deadline,
-                goes_on=lambda mode: self._shake_hands(mode, request, identity) is None,
+                should_answer=lambda mode: self._shake_hands(mode, request, identity) is None,
             )
             refusal = self._shake_hands(view.http_tokens, request, identity)
             answer = view.answer() if refusal is None else refusal

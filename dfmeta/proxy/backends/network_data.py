@@ -204,15 +204,19 @@ class Completing:
         identity: Identity,
         *,
         deadline: float,
-        goes_on: Callable[[str | None], bool],
+        should_answer: Callable[[str | None], bool],
     ) -> View:
         """See :class:`~dfmeta.proxy.application.Backend`."""
         vlans: Sequence[Vlan] = ()
         if request.method in ("GET", "HEAD") and is_file(request.path):
             vlans = self._subports(identity, deadline)
         if not vlans:
-            return self.backend.open(request, identity, deadline=deadline, goes_on=goes_on)
-        view = self.backend.open(whole(request), identity, deadline=deadline, goes_on=goes_on)
+            return self.backend.open(
+                request, identity, deadline=deadline, should_answer=should_answer
+            )
+        view = self.backend.open(
+            whole(request), identity, deadline=deadline, should_answer=should_answer
+        )
         return View(view.http_tokens, lambda: completed(view.answer(), vlans, request))
 
 

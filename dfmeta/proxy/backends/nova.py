@@ -157,10 +157,10 @@ class NovaBackend:
         identity: Identity,
         *,
         deadline: float,
-        goes_on: Callable[[str | None], bool],
+        should_answer: Callable[[str | None], bool],
     ) -> View:
         """Return a view without a lookup, since Nova has no token mode of an instance."""
-        del goes_on
+        del should_answer
         return View("", lambda: self.answer(request, identity, deadline=deadline))
 
     def close(self) -> None:

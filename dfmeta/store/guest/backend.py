@@ -90,7 +90,7 @@ class StoreBackend:
         identity: Identity,
         *,
         deadline: float = math.inf,
-        goes_on: Callable[[str | None], bool] = lambda _cause: True,
+        should_answer: Callable[[str | None], bool] = lambda _mode: True,
     ) -> View:
         """Look up the record of ``identity.instance_id``; see
         :class:`~dfmeta.proxy.application.Backend`.
@@ -100,7 +100,7 @@ class StoreBackend:
 
         :raises BackendError: the database failed, or the record's http_tokens is invalid.
         """
-        del deadline, goes_on
+        del deadline, should_answer
         need = self._need(request.path, identity)
         with _failing():
             stored = self._reader.get(identity.instance_id, HERE) if self._reader else None

@@ -52,9 +52,9 @@ class FakeBackend:
         identity: Identity,
         *,
         deadline: float,
-        goes_on: Callable[[str | None], bool],
+        should_answer: Callable[[str | None], bool],
     ) -> View:
-        del goes_on
+        del should_answer
 
         def answer() -> Answer:
             self.asked.append((request, identity, deadline))
@@ -105,11 +105,11 @@ class World:
             tokens=self.tokens,
             rates=RateLimiter(rate or RateSettings()),
             complaints=Complaints(logging.getLogger("dfmeta.proxy")),
-            heed=self.heed,
+            drain_switch_messages=self.drain_switch_messages,
             echo=lambda: self.echoed,
         )
 
-    def heed(self) -> None:
+    def drain_switch_messages(self) -> None:
         """Stand in for the switch's latest messages: :attr:`news` has what each call changes."""
         if self.news:
             self.news.pop(0)()

@@ -62,7 +62,7 @@ class Server(HttpService[Claim]):
         self.given_way = 0
         self.turns: list[bool] = []
 
-    def may_keep(self, claim: Claim, *, spared: bool) -> bool:
+    def may_keep(self, claim: Claim, *, protected: bool) -> bool:
         return self.room
 
     def slots(self, claim: Claim) -> Semaphore:

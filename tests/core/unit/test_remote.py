@@ -46,10 +46,10 @@ class Store:
         identity: Identity,
         *,
         deadline: float,
-        goes_on: Callable[[str | None], bool],
+        should_answer: Callable[[str | None], bool],
     ) -> View:
         self.asked.append((request, identity, deadline))
-        self.went_on = goes_on(self.tokens)
+        self.went_on = should_answer(self.tokens)
         if isinstance(self.reply, BackendError):
             raise self.reply
         return View(self.tokens, self._answer)
@@ -97,11 +97,11 @@ def ask(
     request: GuestRequest = PLAIN,
     *,
     seconds: float = AMPLE,
-    goes_on: Callable[[str | None], bool] = lambda _word: True,
+    should_answer: Callable[[str | None], bool] = lambda _word: True,
 ) -> View:
     deadline = clock.now() + seconds
     store = RemoteStore(world.near, "store")
-    return store.open(request, IDENTITY, deadline=deadline, goes_on=goes_on)
+    return store.open(request, IDENTITY, deadline=deadline, should_answer=should_answer)
 
 
 def test_an_answer_is_the_stores(world: World) -> None:
@@ -124,7 +124,7 @@ def test_an_answer_is_the_stores(world: World) -> None:
 @pytest.mark.parametrize("word", ["required", "", None])
 def test_a_request_that_does_not_go_on_is_not_answered(world: World, word: str | None) -> None:
     world.store.tokens = word
-    assert ask(world, goes_on=lambda each: each != word).http_tokens == word
+    assert ask(world, should_answer=lambda each: each != word).http_tokens == word
     assert (world.store.went_on, world.store.answered) == (False, 0)
     assert len(world.store.asked) == 1
 

@@ -156,7 +156,7 @@ def test_an_idle_connection_gives_way_to_a_new_one_of_its_port(world: World) -> 
 def test_a_connection_that_has_got_a_token_does_not_give_way(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "SPARED", 1000.0)
+    monkeypatch.setattr(connection, "PROTECTED", 1000.0)
     with_token = [world.connect() for _ in range(2)]
     for guest in with_token:
         guest.sendall(GET.replace(b"/a", b"/token"))

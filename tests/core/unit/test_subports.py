@@ -96,9 +96,9 @@ class Inner:
         identity: Identity,
         *,
         deadline: float,
-        goes_on: Callable[[str | None], bool],
+        should_answer: Callable[[str | None], bool],
     ) -> View:
-        assert (identity, deadline, goes_on("optional")) == (IDENTITY, 5.0, True)
+        assert (identity, deadline, should_answer("optional")) == (IDENTITY, 5.0, True)
         self.asked.append(request)
         return View("optional", lambda: Answer(200, BODY))
 
@@ -114,7 +114,7 @@ class World:
         return self.vlans
 
     def ask(self, request: GuestRequest) -> Answer:
-        view = self.outer.open(request, IDENTITY, deadline=5.0, goes_on=lambda _mode: True)
+        view = self.outer.open(request, IDENTITY, deadline=5.0, should_answer=lambda _mode: True)
         assert view.http_tokens == "optional"
         return view.answer()
 

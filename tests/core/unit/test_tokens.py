@@ -251,7 +251,7 @@ def test_disabled_tokens_make_no_difference(tokens: Tokens) -> None:
 
 def test_nova_leaves_tokens_to_the_configuration() -> None:
     view = NovaBackend(NovaSettings((), b"s")).open(
-        GuestRequest("GET", "/latest"), ME, deadline=0.0, goes_on=lambda _mode: True
+        GuestRequest("GET", "/latest"), ME, deadline=0.0, should_answer=lambda _mode: True
     )
     assert view.http_tokens == ""
 

@@ -105,7 +105,7 @@ class World:
         self.registry.set_port(port())
         self.listener = eventlet.listen(("127.0.0.1", 0))
         self.done = 0
-        self.heed: Callable[[], object] = lambda: None
+        self.drain_switch_messages: Callable[[], object] = lambda: None
         self.workers = Workers(
             [self.listener],
             self.registry,
@@ -113,7 +113,7 @@ class World:
             settings=dict,
             answers=NoAnswers(),
             device="lo",
-            heed=lambda: self.heed(),
+            drain_switch_messages=lambda: self.drain_switch_messages(),
         )
         self.workers.start()
         until(lambda: len(self.serving()) == count, "the workers to serve")
@@ -232,7 +232,7 @@ def test_a_worker_that_has_no_room_for_the_news_is_ended_before_the_guest_goes_o
 
 def test_echo_follows_all_that_the_switch_has_reported(world: World) -> None:
     worker = process(world.one())
-    world.heed = lambda: world.registry.learn(Endpoint(13), address(), 0)
+    world.drain_switch_messages = lambda: world.registry.learn(Endpoint(13), address(), 0)
     before = len(worker.got)
     worker.pipe._send({"call": "echo", "values": [], "number": 5})
     until(lambda: worker.got[-1].get("answers") == 5, "the echo")

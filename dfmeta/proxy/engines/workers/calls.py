@@ -118,7 +118,7 @@ class WorkerAnswers:
                 request_of(request),
                 Identity(**identity),
                 deadline=clock.now() + patience,
-                goes_on=lambda word: word in words,
+                should_answer=lambda word: word in words,
             )
             if view.http_tokens not in words:
                 return CallResult({"http_tokens": view.http_tokens})
@@ -146,11 +146,11 @@ class RemoteStore:
         identity: Identity,
         *,
         deadline: float,
-        goes_on: Callable[[str | None], bool],
+        should_answer: Callable[[str | None], bool],
     ) -> View:
         """Query the daemon, which sends the answer along if the request goes on."""
         patience = deadline - clock.now()
-        words = [word for word in TOKEN_WORDS if goes_on(word)]
+        words = [word for word in TOKEN_WORDS if should_answer(word)]
         timeout = max(max(patience, 0.0) + PATIENCE, STORE_PATIENCE)
         result = self._pipe.call("open", identity, request, patience, words, timeout=timeout)
         if result is None:

@@ -197,7 +197,8 @@ class Workers(Engine):
         which go over the pipe only.
     :param answers: answers the workers' requests.
     :param device: name of tap-metadata, through which answers leave.
-    :param heed: lets the switch's latest messages be handled, before a worker gets its echo.
+    :param drain_switch_messages: lets the switch's latest messages be handled, before a worker gets
+        its echo.
     """
 
     def __init__(
@@ -209,7 +210,7 @@ class Workers(Engine):
         settings: Callable[[], Message],
         answers: WorkerAnswers,
         device: str,
-        heed: Callable[[], object] = lambda: None,
+        drain_switch_messages: Callable[[], object] = lambda: None,
     ) -> None:
         self._listeners = tuple(listeners)
         self._registry = registry
@@ -217,7 +218,7 @@ class Workers(Engine):
         self._settings = settings
         self._answers = answers
         self._device = device
-        self._heed = heed
+        self._drain_switch_messages = drain_switch_messages
         self._workers: list[Worker] = []
         self._stopping = False
         self._replicator: Replicator[Worker] = Replicator(
@@ -440,7 +441,7 @@ class Workers(Engine):
 
     def _echo(self) -> None:
         """Return when the worker has been sent all that the switch has reported by now."""
-        self._heed()
+        self._drain_switch_messages()
         self._replicator.send()
 
     def _incarnation(self, endpoint: Endpoint) -> int | None:
