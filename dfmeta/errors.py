@@ -33,6 +33,11 @@ class DfmetaError(Exception):
         super().__init__(self.sentence.format(**{**fields, **_shortened(fields)}))
 
     @property
+    def cause(self) -> str:
+        """Return the field of that name; empty if the error has none."""
+        return str(self.fields.get("cause", ""))
+
+    @property
     def remedy(self) -> str:
         """Return the next step for the operator; empty if there is no known remedy."""
         return str(self.fields.get("remedy") or self.advice)
@@ -170,7 +175,6 @@ class DeviceError(DfmetaError):
 
     path: str
     """Path of the faulty value in the document, such as ``devices[0].tags[1]``."""
-    cause: str
 
 
 class TagRuleError(DfmetaError):
@@ -179,8 +183,6 @@ class TagRuleError(DfmetaError):
     name = "wrong-tag"
     sentence = "--tag {rule!r}: {cause}"
     advice = "dfmeta devices from-libvirt --help shows how to write a rule"
-
-    cause: str
 
 
 class HostError(DfmetaError):
@@ -277,7 +279,6 @@ class BadRequestError(DfmetaError):
     """Status of the answer (RFC 9110, 15.5)."""
     reason: HeadFault | BodyFault
     """Value of the metric's label."""
-    cause: str
 
     def __init__(self, *, status: int, reason: HeadFault | BodyFault, cause: str) -> None:
         super().__init__(status=status, reason=reason, cause=cause)
@@ -437,7 +438,6 @@ class AuthUnavailable(DfmetaError):  # noqa: N818  # beside the two above
     advice = "Check that the issuer of [store] oidc_issuer answers"
 
     message: str
-    cause: str
 
 
 class IssuerError(DfmetaError):
@@ -446,8 +446,6 @@ class IssuerError(DfmetaError):
     name = "token-issuer"
     sentence = "{url}: {cause}"
     advice = "Check that [store] oidc_issuer or oidc_jwks_url is correct, and that it answers"
-
-    cause: str
 
 
 class LookupAwayError(StoreAwayError):
@@ -507,7 +505,6 @@ class AttachError(DfmetaError):
     """Status of the answer (RFC 9110, 15)."""
     public: ClassVar[bool] = False
     """Whether the cause names only what the VM has or has sent, so that the VM may be told it."""
-    cause: str
 
     @property
     def vm_text(self) -> str:

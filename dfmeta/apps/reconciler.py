@@ -449,7 +449,7 @@ class Reconciler:
             if purpose_of(mod.cookie) in self._pipeline.needed:
                 raise
             LOG.warning("%s", error)
-            return str(error.fields["cause"])
+            return error.cause
         return ""
 
     def _adopt_addresses(self, dump: Grouped, wire: Wire, turns: Turns) -> None:

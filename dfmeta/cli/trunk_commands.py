@@ -113,9 +113,7 @@ def add(
     try:
         entry = subport_list.entry_of(members)
     except SubportListError as error:
-        raise UsageError(
-            cause=str(error.fields["cause"]), remedy="See dfmeta subport add --help"
-        ) from error
+        raise UsageError(cause=error.cause, remedy="See dfmeta subport add --help") from error
     parent, snapshot = parent_of(conf, port)
     _change(conf, parent, lambda text: subport_list.with_entry(text, entry))
     named = f"instance {entry.instance_id}" if entry.instance_id else "no instance"

@@ -132,7 +132,7 @@ class GuestListeners:
                 if clock.now() >= give_up:
                     if self._group.port or self._elsewhere:
                         raise
-                    LOG.info("%s; taking another port", error.fields["cause"])
+                    LOG.info("%s; taking another port", error.cause)
                     return self._open_at_free_port()
             threads.sleep(POLL)
 

@@ -92,7 +92,7 @@ class Agent:
             return DaemonFacts(running=False, cause=str(error), hangs=int(str(error.fields["pid"])))
         except NotRunningError as error:
             other = isinstance(error, AnotherProgramError)
-            return DaemonFacts(running=False, cause=str(error.fields["cause"]), other=other)
+            return DaemonFacts(running=False, cause=error.cause, other=other)
         except (KeyError, AttributeError, TypeError):
             cause = "its answer is not dfmeta-agent's"
             return DaemonFacts(running=False, cause=cause, other=True)
@@ -150,7 +150,7 @@ class Agent:
             six = document.get("ip6")
             return replace(_path(document), ip6=None if six is None else _path(six))
         except NotRunningError as error:
-            return PathFacts(sent=False, cause=str(error.fields["cause"]))
+            return PathFacts(sent=False, cause=error.cause)
         except (KeyError, TypeError, ValueError, AttributeError):
             return PathFacts(sent=False, cause=_ANOTHER)
 

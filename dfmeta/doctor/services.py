@@ -318,9 +318,7 @@ def _neutron(api: NeutronApi | ConfigError, ports: dict[str, str]) -> NeutronFac
         rows = api.ask(filters, ("id", "binding:host_id"))
     except SourceError as error:
         status = error.fields.get("status", 0)
-        return NeutronFacts(
-            cause=str(error.fields["cause"]), status=status if isinstance(status, int) else 0
-        )
+        return NeutronFacts(cause=error.cause, status=status if isinstance(status, int) else 0)
     seen = {str(row.get("id")): str(row.get("binding:host_id") or "") for row in rows}
     return NeutronFacts(queried=ports, seen={key: seen[key] for key in seen if key in ports})
 
@@ -329,7 +327,7 @@ def _store(url: str) -> DatabaseFacts:
     try:
         return look(url)
     except ConfigError as error:
-        return DatabaseFacts("[store] connection", file=False, cause=str(error.fields["cause"]))
+        return DatabaseFacts("[store] connection", file=False, cause=error.cause)
 
 
 def _lookup(build: Callable[[], Upstream | None], url: str) -> LookupFacts:
@@ -339,5 +337,5 @@ def _lookup(build: Callable[[], Upstream | None], url: str) -> LookupFacts:
             return LookupFacts(url, status=404)
         reply = upstream.try_out(str(uuid.uuid4()), seconds=SECONDS)
     except DfmetaError as error:
-        return LookupFacts(url, cause=str(error.fields["cause"]))
+        return LookupFacts(url, cause=error.cause)
     return LookupFacts(url, status=reply.status, date=reply.header("date"))

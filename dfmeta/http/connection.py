@@ -343,7 +343,7 @@ class ServerConnection(Generic[K]):
         self._service.observer.refused(self.claim, status, reason)
         try:
             line = f"{status} {phrase(status)}"
-            kind, body = self._refusal(line, str(error.cause))
+            kind, body = self._refusal(line, error.cause)
             headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
             self._send(self._render(line, headers, minor=1, keep=False) + body)
             self._linger()

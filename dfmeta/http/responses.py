@@ -144,7 +144,7 @@ def _read_top(section: str) -> _Top:
     try:
         top = _Top(matched[1], int(matched[2]), read_fields(section, end))
     except BadRequestError as error:
-        raise _refuse(str(error.cause)) from None
+        raise _refuse(error.cause) from None
     for name, value in top.headers:
         if name == "content-length":
             top.repeated = top.length is not None
@@ -194,7 +194,7 @@ def _read_body(stream: _Stream, length: int | None, body_max: int, trailers_max:
     except BadRequestError as error:
         if error.reason == "body":
             raise _too_large(body_max) from None
-        raise _refuse(str(error.cause)) from None
+        raise _refuse(error.cause) from None
     stream.data[:] = body.rest
     return body.content
 

@@ -238,7 +238,7 @@ class Application:
         try:
             return step(pending)
         except BackendError as error:
-            pending.reason = _in_words(str(error.cause), error.remedy)
+            pending.reason = _in_words(error.cause, error.remedy)
             return self._failed(pending, error)
         except Exception as error:
             claim = pending.claim
@@ -404,7 +404,7 @@ class Application:
     def _failed(self, pending: _Pending, error: BackendError) -> Answer:
         # The remedy is part of the kind: another remedy within the minute is logged as well.
         kind = f"{type(error).__name__}: {error.remedy}"
-        self._complain(pending.claim, kind, str(error.cause), error.remedy)
+        self._complain(pending.claim, kind, error.cause, error.remedy)
         if pending.request.method == "POST" and isinstance(error, BackendTimeoutError):
             return _text(504)
         if isinstance(error, BackendUpstreamError):

@@ -193,11 +193,11 @@ def unusable_key(folder: Path) -> str:
     try:
         if path.stat().st_size == KEY_BYTES and path.is_file():
             return ""
-        return str(_unusable(path, NO_KEY).fields["cause"])
+        return _unusable(path, NO_KEY).cause
     except FileNotFoundError:
         return ""
     except OSError as error:
-        return str(_unusable(path, error.strerror or str(error)).fields["cause"])
+        return _unusable(path, error.strerror or str(error)).cause
 
 
 def load_key(folder: Path, *, make: Callable[[int], bytes] = secrets.token_bytes) -> bytes | None:

@@ -169,7 +169,7 @@ class Rounds:
             except SourceError as error:
                 metrics.NEUTRON_ROUNDS_FAILED.labels("source").inc()
                 message = "Neutron does not give %s (%s); known ones stay"
-                self._throttle.warn(LOG, message, self._subject, error.fields["cause"])
+                self._throttle.warn(LOG, message, self._subject, error.cause)
             except Exception:
                 # A defect in dfmeta must not end the daemon: guests are served without the answers.
                 metrics.NEUTRON_ROUNDS_FAILED.labels("defect").inc()

@@ -167,7 +167,7 @@ def explain_upstream(error: UpstreamError) -> tuple[str, str]:
         return explain(origin)
     if isinstance(origin, ssl.SSLError) and not is_cut(origin):
         return _explain_tls(origin)
-    cause = str(error.fields["cause"])
+    cause = error.cause
     if isinstance(error, UpstreamAnswerError):
         return cause, TLS_THERE if error.fields.get("tls") else LISTENS
     return cause, READ_LOG
@@ -242,7 +242,7 @@ def ask_nova(
             cause, remedy = "it speaks TLS", TLS_THERE
         return NovaFact(name, cause=cause, remedy=remedy)
     except (BackendError, StartError) as error:
-        return NovaFact(name, cause=str(error.fields["cause"]), remedy=error.remedy)
+        return NovaFact(name, cause=error.cause, remedy=error.remedy)
     date = response.header("date")
     return NovaFact(name, response.status, plain, date=date)
 

@@ -70,9 +70,7 @@ def _look_at_server(url: str) -> DatabaseFacts:
     try:
         return DatabaseFacts(name, file=False, revision=schema_of(url))
     except StoreError as error:
-        return DatabaseFacts(
-            name, file=False, cause=str(error.fields["cause"]).removeprefix(f"{name}: ")
-        )
+        return DatabaseFacts(name, file=False, cause=error.cause.removeprefix(f"{name}: "))
 
 
 def _look_at_file(path: Path) -> DatabaseFacts:

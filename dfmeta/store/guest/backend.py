@@ -237,7 +237,7 @@ def failure(error: StoreError) -> BackendError:
     """Return the proxy's error for a failure of the database, upstream store or token issuer."""
     kind = BackendUpstreamError if isinstance(error, LookupAnswerError) else BackendError
     if not isinstance(error, LookupAnswerError | LookupAwayError):
-        return kind(backend="store", cause=error.fields["cause"], remedy=error.remedy)
+        return kind(backend="store", cause=error.cause, remedy=error.remedy)
     return kind(
         backend="store",
         cause=f"failed to query {error.fields['upstream']}: {error.fields['cause']}",

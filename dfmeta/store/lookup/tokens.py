@@ -195,7 +195,7 @@ class IssuerToken:
             reply = fetch(self._client, UrlRequest(url, headers, body, deadline))
         except LookupAnswerError as error:
             # The invalid answer is the issuer's, not that of the upstream store.
-            raise self._away(str(error.fields["cause"])) from error
+            raise self._away(error.cause) from error
         try:
             return reply.status, loads_object(reply.body)
         except ValueError:

@@ -257,7 +257,7 @@ class Haproxy(Engine):
             self._bring_up(process)
         except HaproxyError as error:
             LOG.warning("%s; dfmeta starts it again. See the log lines of haproxy above", error)
-            self._failures.start = str(error.fields["cause"])
+            self._failures.start = error.cause
             self._forget(process)
             return None
         self._failures.start = ""
@@ -452,7 +452,7 @@ class Haproxy(Engine):
             facts["version"] = process.runtime.ask("show version").strip()
             facts["connections"], _requests = load(process.runtime)
         except HaproxyError as error:
-            facts["fault"] = str(error.fields["cause"])
+            facts["fault"] = error.cause
         return facts
 
 

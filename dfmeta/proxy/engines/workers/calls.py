@@ -125,9 +125,7 @@ class WorkerAnswers:
             return result_of(view.answer(), http_tokens=view.http_tokens)
         except BackendError as error:
             upstream = isinstance(error, BackendUpstreamError)
-            return CallResult(
-                {"error": str(error.cause), "remedy": error.remedy, "upstream": upstream}
-            )
+            return CallResult({"error": error.cause, "remedy": error.remedy, "upstream": upstream})
 
 
 # In a worker
