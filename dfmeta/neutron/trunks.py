@@ -63,7 +63,6 @@ class NeutronTrunks:
     :param api: the client.
     :param host: this host's name in ``binding:host_id``.
     :param connect: seconds for a connection, and for the answer to a query about one resource.
-    :param clock: monotonic seconds.
     """
 
     def __init__(
@@ -72,9 +71,8 @@ class NeutronTrunks:
         *,
         host: str,
         connect: float,
-        clock: Callable[[], float] = clock.now,
     ) -> None:
-        self._api, self._host, self._connect, self._clock = api, host, connect, clock
+        self._api, self._host, self._connect = api, host, connect
         self._away = float("-inf")
 
     @property
@@ -181,12 +179,12 @@ class NeutronTrunks:
         return self._guard(lambda: self._api.call(method, path, body=body, timeout=timeout))
 
     def _guard(self, ask: Callable[[], Any]) -> Any:
-        if self._clock() < self._away + AWAY:
+        if clock.now() < self._away + AWAY:
             raise SourceError(source="neutron", cause="it has just not answered", status=0)
         try:
             answer = ask()
         except SourceError as error:
-            self._away = float("-inf") if error.fields.get("status") else self._clock()
+            self._away = float("-inf") if error.fields.get("status") else clock.now()
             raise
         self._away = float("-inf")
         return answer

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -206,14 +206,13 @@ class Folders:
     :param paths: directories with ``*.xml``; a directory that does not exist counts as empty.
     """
 
-    def __init__(self, paths: Sequence[Path], *, clock: Callable[[], float] = clock.now):
+    def __init__(self, paths: Sequence[Path]):
         self._paths = tuple(paths)
-        self._clock = clock
         self._known: dict[str, _File] = {}
 
     def scan(self) -> Scan:
         """Check all files and parse those that are new or changed."""
-        scan = Scan(self._clock())
+        scan = Scan(clock.now())
         files: dict[str, _File] = {}
         for folder in self._paths:
             try:

@@ -13,12 +13,11 @@ instance that is already known.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from dfmeta import metrics
 from dfmeta.errors import SourceError
-from dfmeta.runtime import clock, threads
+from dfmeta.runtime import threads
 from dfmeta.runtime.threads import Event, call_in_thread
 from dfmeta.runtime.throttle import LogThrottle
 from dfmeta.sources.domain import Domain, Folders, Scan, match
@@ -48,12 +47,12 @@ class LibvirtSource:
     at_once = 256
     """All queries that wait for one scan wake at once."""
 
-    def __init__(self, folders: Folders, *, clock: Callable[[], float] = clock.now) -> None:
+    def __init__(self, folders: Folders) -> None:
         self._folders = folders
         self._scan = Scan(float("-inf"))
         self._next: Event | None = None
         self._scanning = False
-        self._throttle = LogThrottle(clock=clock)
+        self._throttle = LogThrottle()
 
     def find(self, question: PortQuery) -> Ownership:
         """See :class:`~dfmeta.sources.source.Source`.

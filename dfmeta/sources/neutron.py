@@ -24,7 +24,7 @@ from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortKind
 from dfmeta.neutron.client import LIST_FROM, NeutronApi, Row, portions
 from dfmeta.ovsdb.external_ids import instance_of, project_of
-from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime import hub, threads
 from dfmeta.runtime.threads import Event
 from dfmeta.runtime.throttle import Backoff, LogThrottle
 from dfmeta.sources.source import INSTANCE, PORT_PROJECT, Ownership, PortQuery
@@ -110,7 +110,6 @@ class Rounds:
         does not answer.
     :param longest: maximum seconds between two rounds.
     :param timeout: seconds that an answer may take.
-    :param clock: monotonic seconds.
     """
 
     def __init__(
@@ -121,11 +120,10 @@ class Rounds:
         *,
         longest: float,
         timeout: float,
-        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._api, self._subject, self._run = api, subject, run
         self._longest, self._timeout = longest, timeout
-        self._throttle = LogThrottle(clock=clock)
+        self._throttle = LogThrottle()
         self._backoff = Backoff(*NeutronSource.retry)
         self._bell = hub.Bell()
 

@@ -59,7 +59,6 @@ class NextHops:
         changed.
     :param drop: called with the id of each removed port.
     :param timeout: seconds that an answer may take.
-    :param clock: monotonic seconds.
     """
 
     def __init__(
@@ -69,13 +68,11 @@ class NextHops:
         drop: Callable[[PortId], None],
         *,
         timeout: float,
-        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._api = api
         self._deliver, self._drop = deliver, drop
-        self._clock = clock
         self._rounds = Rounds(
-            api, "the guest next hops", self.round, longest=FRESH, timeout=timeout, clock=clock
+            api, "the guest next hops", self.round, longest=FRESH, timeout=timeout
         )
         self._ports: dict[PortId, Port] = {}
         self._places: dict[str, _Place] = {}
@@ -125,21 +122,21 @@ class NextHops:
             self._deliver_all()
         moments = [place.until for place in places]
         moments += [network.until for network in self._known.values()]
-        return min(moments, default=math.inf) - self._clock()
+        return min(moments, default=math.inf) - clock.now()
 
     def _is_due(self, answer: _Place | _NetworkHops | None) -> bool:
-        return answer is None or answer.until <= self._clock()
+        return answer is None or answer.until <= clock.now()
 
     def _place(self, row: Row) -> _Place:
         network = instance_of(str(row.get("network_id") or ""))
-        until = self._clock() + (FRESH if network else UNKNOWN)
+        until = clock.now() + (FRESH if network else UNKNOWN)
         return _Place(network, frozenset(fixed_ips(row)), until)
 
     def _note(self, networks: Iterable[str], rows: Sequence[Row]) -> None:
         by_network: dict[str, list[Row]] = {}
         for row in rows:
             by_network.setdefault(instance_of(str(row.get("network_id") or "")), []).append(row)
-        until = self._clock() + FRESH
+        until = clock.now() + FRESH
         for network in networks:
             hops = of_dhcp_ports(by_network.get(network, ()))
             self._known[network] = _NetworkHops(hops, until)

@@ -56,7 +56,6 @@ class Resolver:
     :param sources: all other sources in *order*.
     :param deliver: called with a port each time that more of its fields are known.
     :param drop: called with the id of each removed port.
-    :param clock: monotonic seconds.
     """
 
     def __init__(
@@ -66,10 +65,9 @@ class Resolver:
         deliver: Callable[[Port], None],
         *,
         drop: Callable[[PortId], None] = lambda _port_id: None,
-        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._order = tuple(order)
-        self._deliver, self._drop, self._clock = deliver, drop, clock
+        self._deliver, self._drop = deliver, drop
         self._resolutions: dict[PortId, Resolution] = {}
         self._gate = Semaphore()
         self._by_name: dict[str, Source] = {source.name: source for source in sources}
@@ -77,7 +75,7 @@ class Resolver:
             source.name: _SourceState(
                 source,
                 Semaphore(source.at_once),
-                LogThrottle(clock=clock),
+                LogThrottle(),
                 Backoff(REST_FIRST, REST_MOST),
             )
             for source in sources
@@ -123,7 +121,7 @@ class Resolver:
     # One port
 
     def _begin(self, row: Port) -> None:
-        resolution = Resolution(row, self._order, self._by_name, now=self._clock())
+        resolution = Resolution(row, self._order, self._by_name, now=clock.now())
         self._resolutions[row.id] = resolution
         self._deliver(resolution.port)
         self._work_on(resolution)
@@ -162,7 +160,7 @@ class Resolver:
             resolution.take_port_project()
             self._deliver(resolution.port)
         moment = self._next(resolution)
-        return None if moment is None else max(PAUSE_LEAST, moment - self._clock())
+        return None if moment is None else max(PAUSE_LEAST, moment - clock.now())
 
     def _take_turn(self) -> None:
         """Wait until this greenthread may continue.
@@ -176,7 +174,7 @@ class Resolver:
         return self._resolutions.get(resolution.row.id) is resolution
 
     def _is_due(self, moment: float | None) -> bool:
-        return moment is not None and moment <= self._clock()
+        return moment is not None and moment <= clock.now()
 
     def _due(self, resolution: Resolution, name: str) -> float | None:
         """Return the moment of a source's next query for a port; None: it is not needed."""
@@ -205,7 +203,7 @@ class Resolver:
             return
         before = resolution.port
         crowd = max(1.0, len(self._resolutions) / CROWD)
-        outcome = resolution.answer(name, answer, now=self._clock(), crowd=crowd)
+        outcome = resolution.answer(name, answer, now=clock.now(), crowd=crowd)
         _count(state.source.name, outcome)
         if outcome == "conflict":
             state.throttle.warn(
@@ -225,11 +223,11 @@ class Resolver:
         source = state.source
         answer: Ownership | None = None
         with state.room:
-            if state.rest.rests(self._clock()):
+            if state.rest.rests(clock.now()):
                 return None  # it failed while this port waited for its turn
             timer = threads.Timeout(source.timeout)
             try:
-                answer = source.find(PortQuery(port, self._clock()))
+                answer = source.find(PortQuery(port, clock.now()))
             except threads.Timeout as timeout:
                 if timeout is not timer:
                     raise
@@ -255,7 +253,7 @@ class Resolver:
     ) -> None:
         _count(state.source.name, outcome)
         state.throttle.warn(LOG, "%s; ports that need it wait", error)
-        now = self._clock()
+        now = clock.now()
         # Queries that ran at the same time fail together, and count as one failure.
         if not state.rest.rests(now):
             state.rest.failed(now)

@@ -50,7 +50,6 @@ class TrunkDetails:
     :param update: called with each port, from OVSDB and added.
     :param forget: called with the id of each removed port.
     :param timeout: seconds that an answer may take.
-    :param clock: monotonic seconds.
     """
 
     def __init__(
@@ -60,12 +59,10 @@ class TrunkDetails:
         forget: Callable[[PortId], None],
         *,
         timeout: float,
-        clock: Callable[[], float] = clock.now,
     ) -> None:
         self._update, self._forget = update, forget
-        self._clock = clock
         self._rounds = Rounds(
-            api, "the subports of trunks", self.round, longest=FRESH, timeout=timeout, clock=clock
+            api, "the subports of trunks", self.round, longest=FRESH, timeout=timeout
         )
         self._parents: dict[str, Port] = {}
         """Row → its port, if Neutron is asked about it."""
@@ -125,14 +122,14 @@ class TrunkDetails:
         self._known = {name: subports for name, subports in self._known.items() if name in ids}
         due = sorted(port_id for port_id in ids if self._is_due(port_id))
         for rows in self._rounds.ports(due, FIELDS):
-            until = self._clock() + FRESH
+            until = clock.now() + FRESH
             for port_id in ids & rows.keys():
                 self._known[port_id] = _Subports(subports_of(rows[port_id]), until)
         turns = hub.Turns()
         for row in list(self._parents):
             self._apply(row)
             turns.give_way()
-        now = self._clock()
+        now = clock.now()
         return min((subports.until - now for subports in self._known.values()), default=FRESH)
 
     def _end(self, port_id: PortId) -> None:
@@ -146,7 +143,7 @@ class TrunkDetails:
 
     def _is_due(self, port_id: str) -> bool:
         subports = self._known.get(port_id)
-        return subports is None or subports.until <= self._clock()
+        return subports is None or subports.until <= clock.now()
 
     def _marked(self, port: Port) -> Port:
         """Return a port with its kind: that of a parent if Neutron has added subports to it."""

@@ -31,6 +31,7 @@ from dfmeta.sources.trunk_details import FIELDS, TrunkDetails, subports_of
 from dfmeta.sources.trunk_details import FRESH as ROUND
 from tests.core.unit.support import GUEST_MAC, INSTANCE
 from tests.harness import neutron as harness
+from tests.harness.tier import CLOCK
 
 MAC = "fa:16:3e:00:00:02"
 PLAIN = NextHop("10.0.0.2", MAC)
@@ -177,12 +178,9 @@ class Api:
 
 class World:
     def __init__(self) -> None:
-        self.now = 1000.0
         self.api = Api()
         self.ports: dict[PortId, Port] = {}
-        self.hops = NextHops(
-            self.api, self._deliver, self.ports.pop, timeout=0.2, clock=lambda: self.now
-        )
+        self.hops = NextHops(self.api, self._deliver, self.ports.pop, timeout=0.2)
 
     def _deliver(self, one: Port) -> None:
         self.ports[one.id] = one
@@ -214,16 +212,16 @@ def test_a_network_is_asked_for_once_and_again_when_its_time_is_over(world: Worl
     world.hops.round()
     world.api.networks[2] = NETWORK
     world.hops.put(port(2))
-    world.now += 10
+    CLOCK.advance(10)
     assert world.hops.round() == FRESH - 10
     assert (world.of(2), world.api.calls[2:]) == ((HOP,), ["1 ids"])
-    world.now += FRESH - 10
+    CLOCK.advance(FRESH - 10)
     world.api.dhcp[NETWORK] = ["10.0.0.3"]
     world.hops.round()
     assert [one.ip for one in world.of() or ()] == ["10.0.0.3"]
     assert world.of(2) == world.of()
     assert world.api.calls[3:] == ["1 ids", "1 networks"]
-    world.now += FRESH
+    CLOCK.advance(FRESH)
     world.api.dhcp.clear()
     world.hops.round()
     assert world.of() == (), "Neutron has deleted the DHCP port"
@@ -234,7 +232,7 @@ def test_a_port_gets_a_bounded_number_without_its_own_address(world: World) -> N
     world.hops.put(port())
     world.hops.round()
     assert world.of() == (HOP,)
-    world.now += FRESH
+    CLOCK.advance(FRESH)
     world.api.dhcp[NETWORK] = [f"10.0.1.{n}" for n in range(1, 3 * NEXT_HOPS_MAX)]
     world.hops.round()
     assert len(world.of() or ()) == NEXT_HOPS_MAX
@@ -263,7 +261,7 @@ def test_a_port_that_neutron_does_not_know_has_none_until_it_is_asked_again(worl
     assert world.hops.round() == UNKNOWN
     assert world.of() == ()
     world.api.networks[1] = NETWORK
-    world.now += UNKNOWN
+    CLOCK.advance(UNKNOWN)
     world.hops.round()
     assert world.of() == (HOP,)
 
@@ -290,7 +288,7 @@ def test_many_ports_take_few_calls(world: World) -> None:
 def test_known_next_hops_stay_while_neutron_is_away_and_go_with_their_port(world: World) -> None:
     world.hops.put(port())
     world.hops.round()
-    world.now += FRESH
+    CLOCK.advance(FRESH)
     world.api.fault = SourceError(source="neutron", cause="gone")
     with pytest.raises(SourceError):
         world.hops.round()
@@ -368,15 +366,12 @@ def details(*vids: int, **more: Any) -> dict[str, Any]:
 
 class Trunks:
     def __init__(self) -> None:
-        self.now = 1000.0
         self.rows: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
         self.fault: Exception | None = None
         self.ports: dict[PortId, Port] = {}
         self.handed = 0
-        self.stage = TrunkDetails(
-            self, self.update, self.ports.pop, timeout=0.2, clock=lambda: self.now
-        )
+        self.stage = TrunkDetails(self, self.update, self.ports.pop, timeout=0.2)
 
     def update(self, one: Port) -> None:
         self.ports[one.id] = one
@@ -429,7 +424,7 @@ def test_an_entry_of_ovsdb_comes_first(trunks: Trunks) -> None:
     other = replace(mine, vid=200)
     trunks.stage.update(other)
     assert trunks.ports[other.id] == other
-    trunks.now += ROUND
+    CLOCK.advance(ROUND)
     trunks.stage.round()
     assert trunks.ports[other.id] == other
     trunks.stage.forget(mine.id)
@@ -446,7 +441,7 @@ def test_an_attachment_that_leaves_ovsdb_leaves_at_once(trunks: Trunks) -> None:
     for one in (ours, changed):
         trunks.stage.forget(one.id)
     assert trunks.vids() == [200], "Neutron's again"
-    trunks.now += ROUND
+    CLOCK.advance(ROUND)
     trunks.stage.round()
     assert trunks.vids() == [100, 200], "it stayed in Neutron"
     trunks.stage.update(ours)
@@ -460,7 +455,7 @@ def test_subports_follow_their_parent_and_go_with_it(trunks: Trunks) -> None:
     trunks.stage.update(port(ofport=9))
     assert trunks.ports[PortId("1", 100)].endpoint == Endpoint(9, 100)
     assert trunks.ports[PortId("1")].kind is PortKind.PARENT
-    trunks.now += ROUND
+    CLOCK.advance(ROUND)
     trunks.fault = SourceError(source="neutron", cause="away")
     with pytest.raises(SourceError):
         trunks.stage.round()
@@ -474,12 +469,12 @@ def test_a_trunks_changes_are_seen_at_the_next_round(trunks: Trunks) -> None:
     trunks.rows[uuid(1)] = details(200, 300)
     trunks.stage.round()
     assert (trunks.vids(), trunks.calls) == ([100, 200], ["1 ids"])
-    trunks.now += ROUND
+    CLOCK.advance(ROUND)
     handed = trunks.handed
     trunks.stage.round()
     assert (trunks.vids(), trunks.handed - handed) == ([200, 300], 1)
     del trunks.rows[uuid(1)]
-    trunks.now += ROUND
+    CLOCK.advance(ROUND)
     trunks.stage.round()
     assert (trunks.vids(), trunks.ports[PortId("1")].kind) == ([], PortKind.PORT)
 
