@@ -8,7 +8,6 @@ import os
 import shlex
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,13 +141,18 @@ def put(store: StoreChoice, choice: TargetChoice, **options: Any) -> None:
             raise click.UsageError(
                 "no part of the record is given: give at least one option such as --hostname"
             )
-        lost = lost_defaults(conf, records, target)
+        before = _defaults_of(conf, records, target)
         with shown(f"writing {target.shown}"):
             result = records.put(target.record_id, **values)
-        left = lost.members(records)
+        lost = _lost(before, records.get(target.record_id)) if before is not None else []
     click.echo(_sentence(target, result))
-    if left:
-        click.echo(lost.sentence(words_of(left)), err=True)
+    if lost:
+        click.echo(
+            f"{PROG}: {target.shown} had these from the defaults, and loses them: "
+            f"{_words_of(lost)}. A record of its own replaces all defaults: put them into the "
+            f"record as well, or return to the defaults: dfmeta store delete {target.record_id}",
+            err=True,
+        )
 
 
 def _values(
@@ -254,73 +258,52 @@ def _check_default(options: dict[str, Any], document: Any) -> None:
             )
 
 
-def words_of(members: Iterable[str]) -> str:
+def _words_of(members: Iterable[str]) -> str:
     """Return the names of members for messages, with commas between them."""
     return ", ".join(WORDS.get(member, cell_text(member)) for member in members)
 
 
 def _sentence(target: Target, result: PutResult) -> str:
-    what = words_of(result.changed)
+    what = _words_of(result.changed)
     if not result.compared:
         return f"{target.shown}: written, with {what}; not compared with the earlier record"
     if result.created:
-        return (
-            f"{target.shown}: created, with {what}" if what else f"{target.shown}: created, empty"
-        )
-    return f"{target.shown}: changed {what}" if what else f"{target.shown}: nothing to change"
+        return f"{target.shown}: created, {f'with {what}' if what else 'empty'}"
+    return f"{target.shown}: {f'changed {what}' if what else 'nothing to change'}"
 
 
-@dataclass(frozen=True, slots=True)
-class LostDefaults:
-    """The defaults that an instance has got so far."""
+def _defaults_of(conf: cfg.ConfigOpts, records: Records, target: Target) -> Record | None:
+    """Return the merged defaults that an instance gets before a put gives it a record.
 
-    target: Target
-    before: Record | None
-    """The merged defaults; None if it had a record of its own, or has no defaults."""
-
-    def members(self, records: Records) -> tuple[str, ...]:
-        """Return the members of the defaults that the instance does not get any more."""
-        after = records.get(self.target.record_id) if self.before is not None else None
-        if self.before is None or after is None or after.empty:
-            return ()
-        had, has = (parse_document(each.id, each.metadata) for each in (self.before, after))
-        lost = [name for name in had if name not in has]
-        lost += [
-            name
-            for name in ("userdata", "http_tokens")
-            if getattr(self.before, name) is not None and getattr(after, name) is None
-        ]
-        return tuple(lost)
-
-    def sentence(self, words: str) -> str:
-        """Return the warning about the members that are lost.
-
-        :param words: their names.
-        """
-        return (
-            f"{PROG}: {self.target.shown} had these from the defaults, and loses them: {words}. "
-            "A record of its own replaces all defaults: put them into the record as well, "
-            f"or return to the defaults: dfmeta store delete {self.target.record_id}"
-        )
-
-
-def lost_defaults(conf: cfg.ConfigOpts, records: Records, target: Target) -> LostDefaults:
-    """Return the defaults that an instance gets before a put gives it a record.
-
-    An admin API does not give access to defaults: with one, they are unknown.
+    None if it has a record, or no defaults; an admin API does not give access to defaults.
     """
     if isinstance(records, StoreClient) or target.default or not conf.store.defaults:
-        return LostDefaults(target, None)
+        return None
     record = records.get(target.record_id)
     if record is not None and not record.empty:
-        return LostDefaults(target, None)
+        return None
     domain = Domains(conf).of(target.record_id)
     project = (domain.project_id if domain else "") or (record.project_id if record else "") or ""
     ids = defaults.layers(host=socket.gethostname(), project_id=project)
     layers = [layer for layer in map(records.get, ids) if layer is not None]
     name = (domain.name or domain.domain_name) if domain else ""
-    merged = defaults.merged(layers, target.record_id, instance_name=name, project_id=project)
-    return LostDefaults(target, merged)
+    return defaults.merged(layers, target.record_id, instance_name=name, project_id=project)
+
+
+def _lost(before: Record, after: Record | None) -> list[str]:
+    """Return the members of the defaults that the instance does not get any more.
+
+    :param before: the merged defaults.
+    """
+    if after is None or after.empty:
+        return []
+    had, has = (parse_document(each.id, each.metadata) for each in (before, after))
+    outside = [
+        name
+        for name in ("userdata", "http_tokens")
+        if getattr(before, name) is not None and getattr(after, name) is None
+    ]
+    return [*(name for name in had if name not in has), *outside]
 
 
 @click.command(

@@ -75,24 +75,16 @@ def _lonely_entries(
 ) -> Iterator[Finding]:
     """Find entries of a trunk with a bridge of its own that has no such subport."""
     wired = {(port.parent, port.segmentation_id) for port in subports}
-    lonely = [
-        (port.name, vid)
-        for port in parents
-        for vid in _listed_vids(snapshot.interface(port.name, bridge))
-        if (port.name, vid) not in wired
-    ]
+    rows = [snapshot.interface(port.name, bridge) for port in parents]
+    listed_vids = [(row.name, vid) for row in rows if row is not None for vid in row.listed_vids]
+    lonely = [entry for entry in listed_vids if entry not in wired]
     if lonely:
         name, vid = lonely[0]
         yield wrong(
-            "entries without a subport on the trunk: "
-            f"{listed(f'{name} (VID {vid})' for name, vid in lonely)}",
+            f"entries without a subport on the trunk: {listed(_place(*entry) for entry in lonely)}",
             f"`dfmeta subport delete {name} --vid {vid}`, or `openstack network trunk set "
             f"--subport port=<port>,segmentation-type=vlan,segmentation-id={vid} <trunk>`",
         )
-
-
-def _listed_vids(interface: Interface | None) -> Sequence[int]:
-    return interface.listed_vids if interface is not None else ()
 
 
 def _loose(subports: Sequence[KnownPort]) -> Iterator[Finding]:
