@@ -39,12 +39,14 @@ def trunks(ports: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> Itera
     """
     subports = [port for port in ports if port.kind is PortKind.SUBPORT]
     parents = [port for port in ports if port.kind is PortKind.PARENT]
+    rows = [row for port in parents if (row := snapshot.interface(port.name, bridge)) is not None]
+    patches = [row for row in rows if row.type == _PATCH]
     findings = [
         *_faults(ports),
-        *_lonely_entries(parents, subports, snapshot, bridge),
+        *_lonely_entries(rows, subports),
         *_loose(subports),
-        *_peerless(parents, snapshot, bridge),
-        *_joined(parents, snapshot, bridge),
+        *_peerless(patches, snapshot),
+        *_joined(patches, bridge),
         *_too_large(snapshot, bridge),
     ]
     yield from findings
@@ -68,16 +70,12 @@ def _faults(ports: Sequence[KnownPort]) -> Iterator[Finding]:
 
 
 def _lonely_entries(
-    parents: Sequence[KnownPort],
-    subports: Sequence[KnownPort],
-    snapshot: Snapshot,
-    bridge: str,
+    parents: Sequence[Interface], subports: Sequence[KnownPort]
 ) -> Iterator[Finding]:
     """Find entries of a trunk with a bridge of its own that has no such subport."""
     wired = {(port.parent, port.segmentation_id) for port in subports}
-    rows = [snapshot.interface(port.name, bridge) for port in parents]
-    listed_vids = [(row.name, vid) for row in rows if row is not None for vid in row.listed_vids]
-    lonely = [entry for entry in listed_vids if entry not in wired]
+    entries = [(row.name, vid) for row in parents for vid in row.listed_vids]
+    lonely = [entry for entry in entries if entry not in wired]
     if lonely:
         name, vid = lonely[0]
         yield wrong(
@@ -98,20 +96,13 @@ def _loose(subports: Sequence[KnownPort]) -> Iterator[Finding]:
         )
 
 
-def _patches(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> Iterator[Interface]:
-    """Yield the parents' patch ports: a trunk with a bridge of its own has one."""
-    for port in parents:
-        row = snapshot.interface(port.name, bridge)
-        if row is not None and row.type == _PATCH:
-            yield row
+def _peerless(patches: Sequence[Interface], snapshot: Snapshot) -> Iterator[Finding]:
+    """Find parents whose patch leads to no trunk.
 
-
-def _peerless(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
-    """Find parents whose patch leads to no trunk."""
+    :param patches: the parents' patch ports: a trunk with a bridge of its own has one.
+    """
     names = {row.name for row in snapshot.interfaces}
-    lost = [
-        row for row in _patches(parents, snapshot, bridge) if row.options.get("peer") not in names
-    ]
+    lost = [row for row in patches if row.options.get("peer") not in names]
     if lost:
         texts = (f"{row.name} (peer {row.options.get('peer') or 'not set'})" for row in lost)
         yield wrong(
@@ -120,13 +111,9 @@ def _peerless(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> 
         )
 
 
-def _joined(parents: Sequence[KnownPort], snapshot: Snapshot, bridge: str) -> Iterator[Finding]:
+def _joined(patches: Sequence[Interface], bridge: str) -> Iterator[Finding]:
     """Find parents that the action NORMAL joins with other trunks: they have no local VLAN."""
-    joined = [
-        row
-        for row in _patches(parents, snapshot, bridge)
-        if row.tag is None and row.vlan_mode != _ACCESS
-    ]
+    joined = [row for row in patches if row.tag is None and row.vlan_mode != _ACCESS]
     if joined:
         yield warning(
             f"trunk parents without a local VLAN: {listed(row.name for row in joined)}: where "
