@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Final
@@ -36,7 +36,7 @@ class Condition:
     """The page on such hosts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """A row of the table."""
 
@@ -44,6 +44,7 @@ class Check:
     """Operators and programs rely on it: it does not change."""
     about: str
     """The faults that it finds, in reStructuredText."""
+    _: KW_ONLY
     run: Run
     needs: tuple[str, ...] = ()
     """Names of :data:`NEEDS`: without one of them, the check is unknown."""
@@ -119,10 +120,10 @@ def both(
         return lambda of: judge(of.host(family), of.wanted.over(family), of)
 
     return (
-        Check(name=name, about=about, needs=("kernel",), run=run(IPV4)),
+        Check(name, about, needs=("kernel",), run=run(IPV4)),
         Check(
-            name=f"{name}-ipv6",
-            about=f"As ``{name}``, over IPv6.",
+            f"{name}-ipv6",
+            f"As ``{name}``, over IPv6.",
             needs=("kernel-ipv6",),
             only=("ipv6",),
             run=run(IPV6),

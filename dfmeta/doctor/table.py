@@ -45,161 +45,160 @@ def run(inspection: Inspection, names: Iterable[str]) -> Iterator[Finding]:
 
 CHECKS: Final[tuple[Check, ...]] = (
     Check(
-        name="user",
-        about="doctor does not run as root: other lines may then be wrong or unknown only because "
-        "this user may not read everything.",
+        "user",
+        "doctor does not run as root: other lines may then be wrong or unknown only because this "
+        "user may not read everything.",
         run=lambda of: checks_daemon.user(os.geteuid()),
     ),
     Check(
-        name="daemon",
-        about="dfmeta-agent does not run, hangs or is not ready, or another program listens at "
+        "daemon",
+        "dfmeta-agent does not run, hangs or is not ready, or another program listens at "
         "``admin_listen``. The line names the missing parts.",
         run=lambda of: checks_daemon.daemon(of.daemon, of.wanted),
     ),
     Check(
-        name="configuration",
-        about="A name in dfmeta's groups of the files is not an option, or the daemon runs with "
-        "other values or other files (`The daemon's values`_).",
+        "configuration",
+        "A name in dfmeta's groups of the files is not an option, or the daemon runs with other "
+        "values or other files (`The daemon's values`_).",
         run=lambda of: checks_daemon.configuration(of.options.compared, running=of.running),
         page="configuration",
     ),
     Check(
-        name="state_path",
-        about="``state_path`` does not exist, cannot be read, or is open to other users; it or a "
-        "file in it belongs to another user than root or the daemon's; or ``token.key`` is "
-        "damaged.",
+        "state_path",
+        "``state_path`` does not exist, cannot be read, or is open to other users; it or a file in "
+        "it belongs to another user than root or the daemon's; or ``token.key`` is damaged.",
         run=lambda of: checks_daemon.state_path(of.folder, of.wanted.state_path, owners=of.owners),
     ),
     Check(
-        name="secret-files",
-        about="All users may read or change a file that contains a secret or is one, or the user "
-        "of workers owns it.",
+        "secret-files",
+        "All users may read or change a file that contains a secret or is one, or the user of "
+        "workers owns it.",
         run=lambda of: checks_daemon.secret_files(of.secret_files),
     ),
     Check(
-        name="disk",
-        about="The disk of ``state_path`` has less than 256 MiB, or less than a fiftieth of a "
-        "smaller disk, or room for fewer than 100 files.",
+        "disk",
+        "The disk of ``state_path`` has less than 256 MiB, or less than a fiftieth of a smaller "
+        "disk, or room for fewer than 100 files.",
         run=lambda of: checks_daemon.disk(of.disk, of.wanted.state_path) if of.disk else None,
     ),
     Check(
-        name="version",
-        about="Another version of dfmeta is installed than runs.",
+        "version",
+        "Another version of dfmeta is installed than runs.",
         run=check.version,
         page="upgrade",
     ),
     Check(
-        name="permissions",
-        about="The daemon's process lacks a capability that it or its workers need.",
+        "permissions",
+        "The daemon's process lacks a capability that it or its workers need.",
         needs=("process",),
         run=lambda of: checks_daemon.permissions(of.process, workers=of.options.workers),
         page="install",
     ),
     Check(
-        name="sockets",
-        about="The daemon may not connect to OVSDB's socket or to a bridge's management socket.",
+        "sockets",
+        "The daemon may not connect to OVSDB's socket or to a bridge's management socket.",
         needs=("process",),
         run=lambda of: checks_daemon.sockets(of.process, of.sockets),
     ),
     Check(
-        name="open-files",
-        about="The daemon may open fewer files than ``[guest_limits] connections`` needs: two for "
-        "each connection, and 256 more.",
+        "open-files",
+        "The daemon may open fewer files than ``[guest_limits] connections`` needs: two for each "
+        "connection, and 256 more.",
         needs=("process",),
         run=lambda of: checks_daemon.open_files(of.process, of.options.connections),
         page="limits",
     ),
     Check(
-        name="workers",
-        about="Fewer worker processes are alive than ``proxy_workers``.",
+        "workers",
+        "Fewer worker processes are alive than ``proxy_workers``.",
         only=("workers",),
         needs=("process",),
         run=lambda of: checks_daemon.workers(of.process, of.options.workers),
     ),
     Check(
-        name="account",
-        about="Another program runs as the user of haproxy or of the workers: it can read secrets "
-        "of guests and take their connections.",
+        "account",
+        "Another program runs as the user of haproxy or of the workers: it can read secrets of "
+        "guests and take their connections.",
         only=("accounts",),
         run=check.account,
         page="install",
     ),
     Check(
-        name="haproxy",
-        about="The program ``[haproxy] binary`` is missing, too old or does not run; a warning: "
-        "another version runs than is installed.",
+        "haproxy",
+        "The program ``[haproxy] binary`` is missing, too old or does not run; a warning: another "
+        "version runs than is installed.",
         only=("haproxy",),
         run=check.haproxy,
     ),
     Check(
-        name="haproxy-process",
-        about="No haproxy runs, it does not answer the daemon, it has privileges, or it runs with "
-        "a former configuration. A warning for an hour: it was started again after a fault.",
+        "haproxy-process",
+        "No haproxy runs, it does not answer the daemon, it has privileges, or it runs with a "
+        "former configuration. A warning for an hour: it was started again after a fault.",
         only=("haproxy",),
         needs=("haproxy",),
         run=check.haproxy_process,
     ),
     Check(
-        name="haproxy-files",
-        about="haproxy has opened all the files that it may; a warning at 90 % of them.",
+        "haproxy-files",
+        "haproxy has opened all the files that it may; a warning at 90 % of them.",
         only=("haproxy",),
         needs=("haproxy", "haproxy-process"),
         run=lambda of: checks_daemon.haproxy_files(of.engine, of.child) if of.child else None,
     ),
     Check(
-        name="haproxy-connections",
-        about="Guests have as many connections as ``[haproxy] maxconn``; a warning at 90 %.",
+        "haproxy-connections",
+        "Guests have as many connections as ``[haproxy] maxconn``; a warning at 90 %.",
         only=("haproxy",),
         needs=("haproxy",),
         run=lambda of: checks_daemon.haproxy_connections(of.engine),
     ),
     Check(
-        name="haproxy-map",
-        about="In three readings, haproxy's map lacks entries of the daemon's guests, or has "
-        "others. The line has their numbers.",
+        "haproxy-map",
+        "In three readings, haproxy's map lacks entries of the daemon's guests, or has others. The "
+        "line has their numbers.",
         only=("haproxy",),
         needs=("haproxy",),
         run=lambda of: checks_daemon.haproxy_map(of.engine),
     ),
     Check(
-        name="ovsdb",
-        about="OVSDB does not answer at ``ovsdb_connection``.",
+        "ovsdb",
+        "OVSDB does not answer at ``ovsdb_connection``.",
         run=lambda of: checks_switch.ovsdb(of.ovsdb_cause, of.wanted),
     ),
     Check(
-        name="vswitchd",
-        about="ovs-vswitchd does not answer on its control socket.",
+        "vswitchd",
+        "ovs-vswitchd does not answer on its control socket.",
         run=lambda of: checks_switch.vswitchd(*of.vswitchd),
     ),
     Check(
-        name="ovs-version",
-        about="ovs-vswitchd is older than 2.9.",
+        "ovs-version",
+        "ovs-vswitchd is older than 2.9.",
         run=lambda of: checks_switch.ovs_version(of.vswitchd[0]),
     ),
     Check(
-        name="bridge",
-        about="OVSDB has no bridge ``integration_bridge``.",
+        "bridge",
+        "OVSDB has no bridge ``integration_bridge``.",
         needs=("ovsdb",),
         run=lambda of: checks_switch.bridge(of.snapshot.bridge(of.wanted.bridge), of.wanted),
     ),
     Check(
-        name="tap",
-        about="The port of tap-metadata is missing, on another bridge, made by another program, "
-        "without a port number, or cut off by ``no-receive`` or ``no-forward``.",
+        "tap",
+        "The port of tap-metadata is missing, on another bridge, made by another program, without "
+        "a port number, or cut off by ``no-receive`` or ``no-forward``.",
         needs=("ovsdb",),
         run=lambda of: checks_switch.tap(of.tap, of.snapshot, wanted=of.wanted, cut=of.tap_cut),
     ),
     Check(
-        name="tap-vlan",
-        about="That port has another tag or VLAN mode: flooded frames reach it.",
+        "tap-vlan",
+        "That port has another tag or VLAN mode: flooded frames reach it.",
         needs=("ovsdb", "tap"),
         run=lambda of: checks_switch.vlan([of.tap] if of.tap is not None else []),
     ),
     Check(
-        name="meta-bridge",
-        about="The bridge ``meta_bridge`` is missing, its ``fail_mode`` is not ``secure``, its "
-        "datapath is not that of ``integration_bridge``, or its flows cannot be read. A bridge of "
-        "others, who have ports on it, keeps its ``fail_mode``.",
+        "meta-bridge",
+        "The bridge ``meta_bridge`` is missing, its ``fail_mode`` is not ``secure``, its datapath "
+        "is not that of ``integration_bridge``, or its flows cannot be read. A bridge of others, "
+        "who have ports on it, keeps its ``fail_mode``.",
         only=("meta",),
         needs=("ovsdb",),
         run=lambda of: checks_switch.meta_bridge(
@@ -207,16 +206,16 @@ CHECKS: Final[tuple[Check, ...]] = (
         ),
     ),
     Check(
-        name="meta-patch",
-        about="A patch port between the bridges is missing, on another bridge, without its peer or "
-        "a port number, or cut off.",
+        "meta-patch",
+        "A patch port between the bridges is missing, on another bridge, without its peer or a "
+        "port number, or cut off.",
         only=("meta",),
         needs=("ovsdb",),
         run=lambda of: checks_switch.meta_patch(of.snapshot, of.wanted, of.meta, of.bits),
     ),
     Check(
-        name="meta-patch-vlan",
-        about="A patch port has another tag or VLAN mode: flooded frames reach the other bridge.",
+        "meta-patch-vlan",
+        "A patch port has another tag or VLAN mode: flooded frames reach the other bridge.",
         only=("meta",),
         needs=("ovsdb",),
         run=lambda of: checks_switch.vlan(
@@ -224,60 +223,60 @@ CHECKS: Final[tuple[Check, ...]] = (
         ),
     ),
     Check(
-        name="meta-mappings",
-        about="Flows of another program on ``meta_bridge`` may take guests' packets before "
-        "dfmeta's. A warning: ``bridge_mappings`` of OVN or Neutron name that bridge, or another "
-        "program has a flow with the action ``NORMAL``; its next restart may change the bridge.",
+        "meta-mappings",
+        "Flows of another program on ``meta_bridge`` may take guests' packets before dfmeta's. A "
+        "warning: ``bridge_mappings`` of OVN or Neutron name that bridge, or another program has a "
+        "flow with the action ``NORMAL``; its next restart may change the bridge.",
         only=("meta",),
         needs=("ovsdb",),
         run=check.mappings,
     ),
     Check(
-        name="socket",
-        about="The bridge's management socket accepts no connection.",
+        "socket",
+        "The bridge's management socket accepts no connection.",
         run=lambda of: checks_switch.socket(of.socket_cause, of.wanted),
     ),
     Check(
-        name="openflow",
-        about="The bridge does not support OpenFlow 1.3, or does not answer.",
+        "openflow",
+        "The bridge does not support OpenFlow 1.3, or does not answer.",
         needs=("socket",),
         run=lambda of: checks_switch.openflow(of.openflow_cause, of.wanted),
     ),
     Check(
-        name="fail-mode",
-        about="No controller of the bridge answers, its ``fail_mode`` is not ``secure``, and a "
-        "flow of Open vSwitch itself, which no dump shows, takes all packets (fail open); a "
-        "warning before that flow is there.",
+        "fail-mode",
+        "No controller of the bridge answers, its ``fail_mode`` is not ``secure``, and a flow of "
+        "Open vSwitch itself, which no dump shows, takes all packets (fail open); a warning before "
+        "that flow is there.",
         needs=("ovsdb",),
         run=lambda of: of.fail_mode,
     ),
     Check(
-        name="foreign-flows",
-        about="A flow of another program in ``classification_table``, at ``hook_priority`` or "
-        "above, takes guests' packets to a metadata address or their requests for its MAC. OVN's "
-        "drop at a port that waits for its guest by live migration is ok.",
+        "foreign-flows",
+        "A flow of another program in ``classification_table``, at ``hook_priority`` or above, "
+        "takes guests' packets to a metadata address or their requests for its MAC. OVN's drop at "
+        "a port that waits for its guest by live migration is ok.",
         needs=("switch",),
         run=check.foreign_flows,
     ),
     Check(
-        name="flows",
-        about="Flows of dfmeta are missing, changed or stray, compared with those that the daemon "
+        "flows",
+        "Flows of dfmeta are missing, changed or stray, compared with those that the daemon "
         "desires; ``dfmeta flows`` shows each.",
         needs=("switch", "daemon"),
         run=check.flows,
         page="pipeline",
     ),
     Check(
-        name="floods",
-        about="A warning: the switch drops the SYNs of a guest that sends too many. Other guests "
-        "are served.",
+        "floods",
+        "A warning: the switch drops the SYNs of a guest that sends too many. Other guests are "
+        "served.",
         needs=("switch",),
         run=lambda of: checks_flows.floods(of.reading.dumped if of.reading else (), of.names),
         page="limits",
     ),
     Check(
-        name="host",
-        about="The kernel's addresses, rules and routes cannot be read.",
+        "host",
+        "The kernel's addresses, rules and routes cannot be read.",
         run=lambda of: (
             wrong(cause, "run doctor as root, in the host's own network namespace")
             if (cause := of.host_cause(IPV4))
@@ -285,14 +284,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         ),
     ),
     Check(
-        name="device",
-        about="The device of tap-metadata is missing, down, or not held by ovs-vswitchd.",
+        "device",
+        "The device of tap-metadata is missing, down, or not held by ovs-vswitchd.",
         needs=("kernel",),
         run=lambda of: checks_host.device(of.host(IPV4), of.wanted),
     ),
     Check(
-        name="ipv6",
-        about="A warning: a setting of the host prevents IPv6 on that device (the boot option "
+        "ipv6",
+        "A warning: a setting of the host prevents IPv6 on that device (the boot option "
         "``ipv6.disable``, ``disable_ipv6``, an MTU below 1280), so guests are served over IPv4 "
         "only.",
         only=("no-ipv6",),
@@ -335,23 +334,23 @@ CHECKS: Final[tuple[Check, ...]] = (
         lambda host, wanted, of: checks_host.neighbour(host, wanted),
     ),
     Check(
-        name="rp_filter",
-        about="Reverse path filtering drops guests' packets, since the rule ``rule-from`` is "
-        "missing, with which it does no harm.",
+        "rp_filter",
+        "Reverse path filtering drops guests' packets, since the rule ``rule-from`` is missing, "
+        "with which it does no harm.",
         needs=("kernel",),
         run=lambda of: checks_host.rp_filter(of.host(IPV4), of.wanted),
     ),
     Check(
-        name="arp_ignore",
-        about="``net.ipv4.conf.all.arp_ignore`` is 0: the host answers ARP for ``host_ip`` on its "
-        "other network interfaces.",
+        "arp_ignore",
+        "``net.ipv4.conf.all.arp_ignore`` is 0: the host answers ARP for ``host_ip`` on its other "
+        "network interfaces.",
         needs=("kernel",),
         run=lambda of: checks_host.arp_ignore(of.host(IPV4), of.wanted),
     ),
     Check(
-        name="checksum",
-        about="On a userspace datapath, tap-metadata leaves TCP checksums to a network interface, "
-        "and none completes them.",
+        "checksum",
+        "On a userspace datapath, tap-metadata leaves TCP checksums to a network interface, and "
+        "none completes them.",
         needs=("ovsdb", "kernel"),
         run=check.checksum,
     ),
@@ -367,60 +366,59 @@ CHECKS: Final[tuple[Check, ...]] = (
         lambda host, wanted, of: checks_host.firewall(of.chains, wanted.family.version),
     ),
     Check(
-        name="flow-restore-wait",
-        about="``other_config:flow-restore-wait`` is true, so that ovs-vswitchd forwards nothing "
-        "until a restart of Open vSwitch has restored the flows; a warning while it forwards: "
-        "only a start of ovs-vswitchd reads it.",
+        "flow-restore-wait",
+        "``other_config:flow-restore-wait`` is true, so that ovs-vswitchd forwards nothing until a "
+        "restart of Open vSwitch has restored the flows; a warning while it forwards: only a start "
+        "of ovs-vswitchd reads it.",
         needs=("ovsdb",),
         run=lambda of: of.restore_wait,
         page="upgrade",
     ),
     Check(
-        name="path",
-        about="A SYN of dfmeta-agent's own, from the switch to tap-metadata, gets no answer within "
-        "2 s, is refused, or gets one with an incomplete checksum. It takes the path of a guest's "
-        "SYN through all packet filters, rules and the listener.",
+        "path",
+        "A SYN of dfmeta-agent's own, from the switch to tap-metadata, gets no answer within 2 s, "
+        "is refused, or gets one with an incomplete checksum. It takes the path of a guest's SYN "
+        "through all packet filters, rules and the listener.",
         needs=("daemon",),
         run=lambda of: checks_host.path(of.path, of.wanted),
         page="status",
     ),
     Check(
-        name="path-ipv6",
-        about="As ``path``, over IPv6. Readiness does not wait for it.",
+        "path-ipv6",
+        "As ``path``, over IPv6. Readiness does not wait for it.",
         only=("path-ipv6",),
         needs=("daemon",),
         run=lambda of: checks_host.path(of.path.over(6), of.wanted.over(IPV6)),
     ),
     Check(
-        name="somaxconn",
-        about="``net.core.somaxconn`` is below the length of the listener's queue.",
+        "somaxconn",
+        "``net.core.somaxconn`` is below the length of the listener's queue.",
         needs=("kernel",),
         run=lambda of: checks_system.somaxconn(of.host(IPV4).limits, backlog=BACKLOG),
         page="limits",
     ),
     Check(
-        name="syncookies",
-        about="``net.ipv4.tcp_syncookies`` is 0.",
+        "syncookies",
+        "``net.ipv4.tcp_syncookies`` is 0.",
         needs=("kernel",),
         run=lambda of: checks_system.syncookies(of.host(IPV4).limits),
         page="limits",
     ),
     Check(
-        name="conntrack",
-        about="Nine tenths of the host's conntrack table are taken, or it was full since the "
-        "host's start and one guest could take half of it (`Guests' connections in conntrack`_).",
+        "conntrack",
+        "Nine tenths of the host's conntrack table are taken, or it was full since the host's "
+        "start and one guest could take half of it (`Guests' connections in conntrack`_).",
         run=check.conntrack,
     ),
     Check(
-        name="neighbours",
-        about="Nine tenths of the neighbour table are taken.",
+        "neighbours",
+        "Nine tenths of the neighbour table are taken.",
         needs=("kernel",),
         run=lambda of: checks_system.neighbours(of.host(IPV4).limits),
     ),
     Check(
-        name="local-ports",
-        about="``net.ipv4.ip_local_port_range`` has fewer ports than ``[guest_limits] "
-        "connections``.",
+        "local-ports",
+        "``net.ipv4.ip_local_port_range`` has fewer ports than ``[guest_limits] connections``.",
         only=("nova",),
         needs=("kernel",),
         run=lambda of: checks_system.local_ports(
@@ -428,99 +426,97 @@ CHECKS: Final[tuple[Check, ...]] = (
         ),
     ),
     Check(
-        name="networkd",
-        about="systemd-networkd runs and removes rules and routes of other programs at its "
-        "restart; dfmeta-agent adds them again within a second.",
+        "networkd",
+        "systemd-networkd runs and removes rules and routes of other programs at its restart; "
+        "dfmeta-agent adds them again within a second.",
         run=lambda of: checks_system.networkd(read_networkd(of.root)),
     ),
     Check(
-        name="cloud",
-        about="The host needs the metadata address itself, as a cloud's guest, and ``host_ip`` is "
-        "that address: it has a route of its own to it, or a server answered there before "
-        "dfmeta's first start.",
+        "cloud",
+        "The host needs the metadata address itself, as a cloud's guest, and ``host_ip`` is that "
+        "address: it has a route of its own to it, or a server answered there before dfmeta's "
+        "first start.",
         run=lambda of: checks_system.cloud(own_route(of.wanted.ip, but=of.wanted.tap), of.wanted),
         page="install",
     ),
     Check(
-        name="nova",
-        about="A host of Nova's metadata API does not answer a signed request within 3 s, refuses "
-        "the signature, ignores dfmeta's headers, has failed, or is not a metadata API.",
+        "nova",
+        "A host of Nova's metadata API does not answer a signed request within 3 s, refuses the "
+        "signature, ignores dfmeta's headers, has failed, or is not a metadata API.",
         only=("nova",),
         run=lambda of: of.services.nova(),
         page="first-hour-openstack",
     ),
     Check(
-        name="nova-guests",
-        about="Nova does not have a guest of this host in the project that dfmeta sends. Up to 10 "
-        "guests are tried, failing ones first.",
+        "nova-guests",
+        "Nova does not have a guest of this host in the project that dfmeta sends. Up to 10 guests "
+        "are tried, failing ones first.",
         only=("nova",),
         run=lambda of: of.services.nova_guests(),
     ),
     Check(
-        name="source-libvirt",
-        about="A directory of ``libvirt_xml_path`` cannot be listed, a file cannot be read, or "
-        "none exists though the configuration names libvirt.",
+        "source-libvirt",
+        "A directory of ``libvirt_xml_path`` cannot be listed, a file cannot be read, or none "
+        "exists though the configuration names libvirt.",
         run=lambda of: of.services.libvirt(),
     ),
     Check(
-        name="source-neutron",
-        about="Neutron cannot be queried, its account is refused or may not list ports, it shows "
-        "none of this host's ports, or has them on a host of another name.",
+        "source-neutron",
+        "Neutron cannot be queried, its account is refused or may not list ports, it shows none of "
+        "this host's ports, or has them on a host of another name.",
         run=lambda of: of.services.neutron(),
     ),
     Check(
-        name="store",
-        about="The store's database does not answer, is not a database, or was deleted or "
-        "truncated while the daemon runs.",
+        "store",
+        "The store's database does not answer, is not a database, or was deleted or truncated "
+        "while the daemon runs.",
         run=lambda of: of.services.store(running=of.running),
         page="store-central",
     ),
     Check(
-        name="store-schema",
-        about="A newer dfmeta has made the database's schema, or the daemon runs and needs another "
-        "one. An older schema is migrated at the next start.",
+        "store-schema",
+        "A newer dfmeta has made the database's schema, or the daemon runs and needs another one. "
+        "An older schema is migrated at the next start.",
         run=lambda of: of.services.store_schema(running=of.running),
         page="upgrade",
     ),
     Check(
-        name="store-files",
-        about="Users other than the owner may read or write a file of the database, or another "
-        "user than the daemon's owns it.",
+        "store-files",
+        "Users other than the owner may read or write a file of the database, or another user than "
+        "the daemon's owns it.",
         run=lambda of: of.services.store_files(),
     ),
     Check(
-        name="lookup",
-        about="The upstream store does not answer within 3 s, or refuses the token of lookups.",
+        "lookup",
+        "The upstream store does not answer within 3 s, or refuses the token of lookups.",
         run=lambda of: of.services.lookup(),
         page="store-central",
     ),
     Check(
-        name="tokens",
-        about="``[store] token_file`` cannot be read, is open to other users, or has no valid "
-        "token.",
+        "tokens",
+        "``[store] token_file`` cannot be read, is open to other users, or has no valid token.",
         run=lambda of: of.services.tokens(),
         page="store-api",
     ),
     Check(
-        name="clock",
-        about="The clock of Nova or of the upstream store differs by more than 60 seconds; or this "
-        "clock is not synchronised, none of those agrees, and certificates or tokens depend on "
-        "it.",
+        "clock",
+        "The clock of Nova or of the upstream store differs by more than 60 seconds; or this clock "
+        "is not synchronised, none of those agrees, and certificates or tokens depend on it.",
         run=check.clock,
     ),
     Check(
-        name="guests",
-        about="A guest that has asked since the daemon's start lacks its metadata. There is a line "
-        "for each status and reason, four at most.",
+        "guests",
+        "A guest that has asked since the daemon's start lacks its metadata. There is a line for "
+        "each status and reason, four at most.",
         needs=("daemon",),
         run=lambda of: checks_guests.guests(of.ports, datetime.now(UTC)),
         page="status",
     ),
     Check(
-        name="ports",
-        about="A guest's port is broken, has no instance, no port number or, with Nova, no "
-        "project; is cut off by its device, its link or the switch; or its SYNs arrive and no "
-        "connection follows.",
+        "ports",
+        "A guest's port is broken, has no instance, no port number or, with Nova, no project; is "
+        "cut off by its device, its link or the switch; or its SYNs arrive and no connection "
+        "follows.",
         needs=("ports",),
         run=lambda of: checks_guests.ports(
             of.ports,
@@ -531,50 +527,50 @@ CHECKS: Final[tuple[Check, ...]] = (
         page="runbook",
     ),
     Check(
-        name="next-hops",
-        about="A guest next hop is left out: its entry is invalid, or it is an address of the "
-        "service or of the guest.",
+        "next-hops",
+        "A guest next hop is left out: its entry is invalid, or it is an address of the service or "
+        "of the guest.",
         needs=("ports",),
         run=lambda of: checks_guests.next_hops(of.ports),
     ),
     Check(
-        name="trunks",
-        about="An entry of a list of subports is wrong or has no subport, or a patch of a subport "
-        "or parent leads to no trunk. A warning: a parent has no local VLAN, or the MTU of a "
-        "subport is larger than that of its VM's interface.",
+        "trunks",
+        "An entry of a list of subports is wrong or has no subport, or a patch of a subport or "
+        "parent leads to no trunk. A warning: a parent has no local VLAN, or the MTU of a subport "
+        "is larger than that of its VM's interface.",
         needs=("ports", "ovsdb"),
         run=lambda of: checks_trunks.trunks(of.ports, of.snapshot, of.wanted.bridge),
         page="trunks",
     ),
     Check(
-        name="attachments",
-        about="An attachment waits for its data plane for more than a minute or lacks it, or the "
-        "table cannot be read. A warning: a VM has 90 % of its attachments; one is on a network "
-        "that is not configured or is from before the VM's last boot; ports or entries are of "
-        "none, or left where attachments are off; or the MTU of a network is too large.",
+        "attachments",
+        "An attachment waits for its data plane for more than a minute or lacks it, or the table "
+        "cannot be read. A warning: a VM has 90 % of its attachments; one is on a network that is "
+        "not configured or is from before the VM's last boot; ports or entries are of none, or "
+        "left where attachments are off; or the MTU of a network is too large.",
         needs=("attachments", "ovsdb"),
         run=check.attachments,
         page="containers",
     ),
     Check(
-        name="meta-range",
-        about="All Meta IPs of ``provider_cidr`` are taken, so that a port has none.",
+        "meta-range",
+        "All Meta IPs of ``provider_cidr`` are taken, so that a port has none.",
         only=("meta",),
         needs=("daemon",),
         run=lambda of: checks_switch.meta_range(of.ports, of.wanted),
     ),
     Check(
-        name="meta-ids",
-        about="In several readings, OVSDB has other Meta IPs than the daemon uses: after a restart "
-        "the guests would get others.",
+        "meta-ids",
+        "In several readings, OVSDB has other Meta IPs than the daemon uses: after a restart the "
+        "guests would get others.",
         only=("meta",),
         needs=("daemon",),
         run=lambda of: of.settled_ids(),
     ),
     Check(
-        name="other-ports",
-        about="Never wrong: ports of the bridge that could have a guest and have no ids of one, "
-        "such as an uplink.",
+        "other-ports",
+        "Never wrong: ports of the bridge that could have a guest and have no ids of one, such as "
+        "an uplink.",
         needs=("ovsdb",),
         run=lambda of: checks_guests.other_ports(of.snapshot, of.wanted),
     ),
