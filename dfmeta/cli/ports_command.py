@@ -14,7 +14,7 @@ from dfmeta.cli.client import agent_of, with_running
 from dfmeta.cli.common import JSON, ending, listing_options, print_rows
 from dfmeta.cli.port_argument import find
 from dfmeta.conf.metadata import keys_of
-from dfmeta.doctor.agent import known
+from dfmeta.doctor.agent import read_port
 from dfmeta.doctor.finding import span, time_of_day
 from dfmeta.errors import NotRunningError, UsageError
 from dfmeta.model import PortKind, PortState
@@ -146,7 +146,7 @@ def _named(conf: cfg.ConfigOpts, rows: list[dict[str, Any]], text: str) -> list[
     :raises UsageError: when there is none.
     """
     keys = keys_of(conf)
-    matching = find(conf, (known(row, keys) for row in rows), text)
+    matching = find(conf, (read_port(row, keys) for row in rows), text)
     if not matching:
         raise UsageError(
             cause=f"no port has the name, iface-id, MAC, instance (id or name) or address {text}",

@@ -27,7 +27,7 @@ from dfmeta.doctor import (
     trace_output,
     trace_paths,
 )
-from dfmeta.doctor.agent import HangsError, own
+from dfmeta.doctor.agent import HangsError, set_owners
 from dfmeta.doctor.facts import HostSettings, KnownPort, PathFacts
 from dfmeta.doctor.finding import CheckStatus, Finding, time_of_day
 from dfmeta.doctor.flow_diff import addresses_of, tap_of
@@ -195,7 +195,7 @@ def _without_daemon(
         seen = read_flows(Path(wanted.socket), wanted.layout).dumped
         for endpoint, slot, address in addresses_of(seen, wanted.keys):
             addresses.setdefault(endpoint, {})[slot] = address
-        own(wanted.keys, ((at, slot) for at, slots in addresses.items() for slot in slots))
+        set_owners(wanted.keys, ((at, slot) for at, slots in addresses.items() for slot in slots))
         flows = (entry.flow for entry in seen if entry.flow is not None)
         ip6 += [read_service(flow) for flow in flows if flow.purpose is Purpose.SERVICE_ND]
     ports = find_port.ovsdb_ports(snapshot, wanted.bridge)

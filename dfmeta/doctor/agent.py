@@ -111,10 +111,10 @@ class Agent:
         """
         rows = self.ask("/ports")
         try:
-            ports = tuple(known(row, keys) for row in rows)
+            ports = tuple(read_port(row, keys) for row in rows)
         except (KeyError, TypeError, ValueError, KeyRangeError) as error:
             raise self._another("the answer for /ports has an unknown format") from error
-        own(keys, ((port.endpoint, slot) for port in ports for slot in port.addresses))
+        set_owners(keys, ((port.endpoint, slot) for port in ports for slot in port.addresses))
         return ports
 
     def record_names(self) -> dict[str, tuple[str, ...]]:
@@ -164,7 +164,7 @@ def another_program(address: str, cause: str) -> AnotherProgramError:
     return AnotherProgramError(address=address, cause=cause, remedy=remedy)
 
 
-def own(keys: Keys, numbers: Iterable[tuple[Endpoint, int]]) -> None:
+def set_owners(keys: Keys, numbers: Iterable[tuple[Endpoint, int]]) -> None:
     """Tell *keys* the owners of all numbers that are in use, where numbers have owners."""
     if isinstance(keys, MetaKeys):
         keys.owners.clear()
@@ -172,7 +172,7 @@ def own(keys: Keys, numbers: Iterable[tuple[Endpoint, int]]) -> None:
         keys.own(endpoint, number)
 
 
-def known(row: Mapping[str, Any], keys: Keys) -> KnownPort:
+def read_port(row: Mapping[str, Any], keys: Keys) -> KnownPort:
     """Return a port from its row of ``GET /ports``.
 
     :raises KeyError, TypeError, ValueError, KeyRangeError: for a row of another form.

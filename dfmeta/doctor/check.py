@@ -73,7 +73,9 @@ NEEDS: Final[Mapping[str, Condition]] = {
     "tap": Condition("tap-metadata is not on its bridge", lambda of: of.tap is not None),
     "socket": Condition("the bridge does not answer", lambda of: not of.socket_cause),
     "switch": Condition("the switch does not answer", lambda of: of.reading is not None),
-    "ports": Condition("neither OVSDB nor dfmeta-agent answers", lambda of: of.known is not None),
+    "ports": Condition(
+        "neither OVSDB nor dfmeta-agent answers", lambda of: of.reported is not None
+    ),
     "kernel": Condition("see the line host", lambda of: not of.host_cause(IPV4)),
     "kernel-ipv6": Condition(
         "the kernel's state of IPv6 cannot be read", lambda of: not of.host_cause(IPV6)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dfmeta.apps.switch_facts import BridgeFlows, read_flows
-from dfmeta.doctor.agent import Agent, own
+from dfmeta.doctor.agent import Agent, set_owners
 from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.find_port import ovsdb_ports
 from dfmeta.errors import NotRunningError, SwitchError
@@ -297,7 +297,7 @@ def compare(agent: Agent, wanted: HostSettings, snapshot: Snapshot) -> FlowCompa
         readings, unread = _read(wanted)
         if not any(port.addresses for port in ports):
             seen = readings[wanted.bridge].dumped
-            own(wanted.keys, ((at, slot) for at, slot, _ in addresses_of(seen, wanted.keys)))
+            set_owners(wanted.keys, ((at, slot) for at, slot, _ in addresses_of(seen, wanted.keys)))
         rows = tuple(
             row
             for bridge, reading in readings.items()

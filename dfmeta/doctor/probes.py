@@ -366,7 +366,7 @@ class Inspection:
     # Guests
 
     @cached_property
-    def known(self) -> tuple[KnownPort, ...] | None:
+    def reported(self) -> tuple[KnownPort, ...] | None:
         """Guests' ports from the daemon, or else from OVSDB; None if neither answers."""
         if self.running:
             with contextlib.suppress(NotRunningError):  # it has ended since the first request
@@ -376,7 +376,7 @@ class Inspection:
     @cached_property
     def ports(self) -> tuple[KnownPort, ...]:
         """Guests' ports, with the causes for which the switch cuts them off."""
-        return with_cuts(self.known or (), self.bits[self.wanted.bridge], self.wanted.bridge)
+        return with_cuts(self.reported or (), self.bits[self.wanted.bridge], self.wanted.bridge)
 
     @cached_property
     def names(self) -> dict[Endpoint, str]:
@@ -394,7 +394,7 @@ class Inspection:
     @cached_property
     def services(self) -> Services:
         """The requests to other services, which start now."""
-        return Services(self.options.services, self.known or (), owners=self.owners)
+        return Services(self.options.services, self.reported or (), owners=self.owners)
 
     def settled_ids(self) -> Finding:
         """Return the verdict on the Meta IPs in OVSDB, which the daemon may write meanwhile."""

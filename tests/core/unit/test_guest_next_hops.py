@@ -151,7 +151,7 @@ def test_a_port_lists_them_and_those_that_are_left_out() -> None:
         f"{BARE.ip}: it is the address of the guest itself",
         f"{service.ip}: it is the address of the service",
     ]
-    known = agent.known(row, IN_PORT)
+    known = agent.read_port(row, IN_PORT)
     assert known.next_hops == (HOP,)
     assert known.next_hop_faults == tuple(row["next_hop_faults"])
 
@@ -161,7 +161,7 @@ def test_a_port_whose_next_hops_are_not_known_yet_lists_those_of_the_switch() ->
     registry.set_port(replace(port(), next_hops=None))
     (row,) = port_rows(registry)
     assert row["next_hops"] is None
-    assert agent.known(row, IN_PORT).next_hops is None
+    assert agent.read_port(row, IN_PORT).next_hops is None
     registry.adopt_next_hop(HERE, BARE._replace(source=FOUND))
     (row,) = port_rows(registry)
     assert row["next_hops"] == [{"ip": BARE.ip, "mac": None, "source": FOUND}]

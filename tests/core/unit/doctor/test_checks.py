@@ -183,11 +183,11 @@ def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:
         *(partial(checks_host.rule, selector=each) for each in ("from", "oif")),
     )
     for wanted, command in ((SETTINGS, "`ip "), (other, "`ip -6 ")):
-        found = [one(check(bare, wanted)) for check in checks]
-        assert [status(finding) for finding in found] == [WRONG] * len(found)
-        assert all(finding.remedy.startswith(command) for finding in found)
+        findings = [one(check(bare, wanted)) for check in checks]
+        assert [status(finding) for finding in findings] == [WRONG] * len(findings)
+        assert all(finding.remedy.startswith(command) for finding in findings)
         next_hop = wanted.keys.next_hop(wanted.family.version)
-        assert all(next_hop in finding.remedy for finding in found[1:3])
+        assert all(next_hop in finding.remedy for finding in findings[1:3])
     assert f"replace {IP6}/128 dev tap-metadata" in checks_host.address(HOST, other).remedy
     astray = one(checks_host.way_back(replace(HOST, way_back="lo"), other))
     assert "or to fd00:a9fe:a9fe:a9fe::/64" in astray.remedy
@@ -243,9 +243,9 @@ def test_faults_of_tap_metadata_in_ovsdb() -> None:
         (replace(TAP, ofport=None, error="E"), (), "given tap-metadata no port number: E"),
         (replace(TAP, type="system", tag=None), (), "", ""),
     ):
-        found = [checks_switch.tap(tap, Snapshot(interfaces=others), wanted=SETTINGS)]
-        found += checks_switch.vlan([tap]) if tap is not None else []
-        faults = [finding.text for finding in found if status(finding) is WRONG]
+        findings = [checks_switch.tap(tap, Snapshot(interfaces=others), wanted=SETTINGS)]
+        findings += checks_switch.vlan([tap]) if tap is not None else []
+        faults = [finding.text for finding in findings if status(finding) is WRONG]
         assert len(faults) == len(texts), tap
         assert all(text in fault for text, fault in zip(texts, faults, strict=True)), tap
     cut = cut_of(PortBits(config=NO_FWD), TAP.name, bridge="br-int")
@@ -370,7 +370,7 @@ def test_values_of_the_daemon_are_compared_with_those_of_its_files() -> None:
         (False, "no", [OK]),
         (True, "no", [OK, UNKNOWN]),
     ):
-        assert [status(one) for one in found(running=running, cause=cause)] == states
+        assert [status(finding) for finding in found(running=running, cause=cause)] == states
     restart, again = found(restart=["[a] b"], reload=["[c] d", "[e] f"])
     (files,) = found(restart=["[a] b"], files=["/one", "/two"])
     (none,) = found(reload=["[a] b"], files=[])
@@ -404,8 +404,8 @@ def test_ports_in_each_state() -> None:
     assert texts(PortState.SERVED, PortState.UNNAMED) == [
         (OK, f"{served}; subports without an instance, which get 404: 1")
     ]
-    found = texts(PortState.BROKEN, PortState.NO_INSTANCE, PortState.NO_OFPORT, PortState.SERVED)
-    assert [(one, text.split(":")[0]) for one, text in found] == [
+    lines = texts(PortState.BROKEN, PortState.NO_INSTANCE, PortState.NO_OFPORT, PortState.SERVED)
+    assert [(status_, text.split(":")[0]) for status_, text in lines] == [
         (WRONG, "broken"),
         (WRONG, "no instance is known for t1"),
         (WRONG, "Open vSwitch has given no port number to t2"),
@@ -429,9 +429,9 @@ def test_nova_answers_no_port_without_a_project() -> None:
 def test_ports_that_are_cut_off_are_named_with_what_ends_it() -> None:
     cut = cut_of(PortBits(config=NO_RECV), "t0", bridge="br-int")
     off = replace(PORT, name="t0", state=PortState.CUT_OFF, cut=cut, fault=str(cut))
-    told = replace(PORT, name="t1", state=PortState.CUT_OFF, fault="told")
-    (both,) = checks_guests.ports([PORT, off, told], SETTINGS, running=True)
-    (single,) = checks_guests.ports([told], SETTINGS, running=True)
+    reported = replace(PORT, name="t1", state=PortState.CUT_OFF, fault="told")
+    (both,) = checks_guests.ports([PORT, off, reported], SETTINGS, running=True)
+    (single,) = checks_guests.ports([reported], SETTINGS, running=True)
     text = "cut off: t0 (the switch accepts no frames from it (no-receive)), t1 (told)"
     remedy = "`ovs-ofctl -O OpenFlow13 mod-port br-int t0 receive`"
     expect([(both, WRONG, text, remedy), (single, WRONG, "", "show br-int")])

@@ -55,9 +55,9 @@ def test_packet_filter_is_not_blamed_for_what_the_switch_does() -> None:
 
 
 def test_findings_are_summed_up_in_a_line() -> None:
-    one = ok("fine")
-    assert summary([one]) == "1 ok, 0 warnings, 0 wrong"
-    some = [one, one, warning("t", "r"), wrong("t", "r"), unknown("t")]
+    finding = ok("fine")
+    assert summary([finding]) == "1 ok, 0 warnings, 0 wrong"
+    some = [finding, finding, warning("t", "r"), wrong("t", "r"), unknown("t")]
     assert summary(some) == "2 ok, 1 warning, 1 wrong, 1 not checked"
 
 

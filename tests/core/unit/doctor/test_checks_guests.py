@@ -10,8 +10,7 @@ from oslo_config import cfg
 
 from dfmeta.cli import port_argument
 from dfmeta.doctor import find_port
-from dfmeta.doctor.agent import Agent
-from dfmeta.doctor.agent import known as known_port
+from dfmeta.doctor.agent import Agent, read_port
 from dfmeta.doctor.checks_guests import ALL, KINDS, guests
 from dfmeta.doctor.checks_host import path
 from dfmeta.doctor.facts import GuestFailure, KnownPort, PathFacts
@@ -81,7 +80,7 @@ def test_one_way_to_fail_does_not_hide_another_and_the_lines_have_an_end() -> No
 
 
 def known(row: dict[str, Any]) -> KnownPort:
-    return known_port(row, IN_PORT)
+    return read_port(row, IN_PORT)
 
 
 def test_a_row_of_the_daemons_is_read() -> None:
@@ -112,14 +111,14 @@ def test_a_row_of_the_daemons_is_read() -> None:
     moment = {"failing_since": "2026-11-22T14:28:00Z"}
     assert known(row).failure is None
     assert known({**row, "last_failure": {**last, "failing": False}}).failure is None
-    found = known({**row, "last_failure": {**last, **moment, "failing": True}})
-    assert found.addresses == {1: address(), SLOT6 + 1: address6()}
-    assert found.failure == GuestFailure(404, "no record", "r", NOW - timedelta(minutes=2), 2)
-    assert found.requested
+    port_ = known({**row, "last_failure": {**last, **moment, "failing": True}})
+    assert port_.addresses == {1: address(), SLOT6 + 1: address6()}
+    assert port_.failure == GuestFailure(404, "no record", "r", NOW - timedelta(minutes=2), 2)
+    assert port_.requested
     assert not known({**row, "requests": None}).requested
-    for one in ({"key": "10.0.0.1"}, {"ip": "nonsense"}, {"ip": GUEST_IP6, "service": None}):
+    for wrong in ({"key": "10.0.0.1"}, {"ip": "nonsense"}, {"ip": GUEST_IP6, "service": None}):
         with pytest.raises((ValueError, KeyRangeError)):
-            known({**row, "addresses": [{**row["addresses"][0], **one}]})
+            known({**row, "addresses": [{**row["addresses"][0], **wrong}]})
 
 
 def test_probe_is_judged_for_each_version() -> None:
@@ -205,8 +204,8 @@ def test_the_bits_are_openflows() -> None:
         ofp.OFPPC_NO_FWD,
         ofp.OFPPS_LINK_DOWN,
     )
-    found = PortBits.of(port_desc(13, b"tap1", config=NO_FWD, state=LINK_DOWN))
-    assert found == PortBits(NO_FWD, LINK_DOWN, HIDDEN)
+    bits = PortBits.of(port_desc(13, b"tap1", config=NO_FWD, state=LINK_DOWN))
+    assert bits == PortBits(NO_FWD, LINK_DOWN, HIDDEN)
 
 
 def test_bits_that_cut_a_port_off_have_a_cause_and_a_remedy() -> None:
@@ -222,11 +221,11 @@ def test_bits_that_cut_a_port_off_have_a_cause_and_a_remedy() -> None:
         (PortBits(0, LINK_DOWN, HIDDEN), NO_LINK, "start the guest"),
         (PortBits(PORT_DOWN | NO_RECV, LINK_DOWN, HIDDEN), IN, f"`{MODIFY} receive`"),
     ):
-        found = cut_of(bits, "tap1", bridge="br-int")
-        assert found is not None, bits
-        assert found.cause == cause, bits
-        assert found.remedy.startswith(remedy), bits
-        assert str(found) == f"{found.cause}: {found.remedy}"
+        cut = cut_of(bits, "tap1", bridge="br-int")
+        assert cut is not None, bits
+        assert cut.cause == cause, bits
+        assert cut.remedy.startswith(remedy), bits
+        assert str(cut) == f"{cut.cause}: {cut.remedy}"
     for fine in (
         None,
         PortBits(0, ofp.OFPPS_LIVE, MAC),
@@ -248,10 +247,10 @@ def test_port_that_would_be_served_is_cut_off_by_the_switch() -> None:
         (PortState.DEAD, PortState.DEAD),
     ):
         port = replace(PORT, state=before)
-        (found,) = with_cuts([port], {1: off}, "br-int")
-        assert found.state is after
-        assert found.cut is not None
-        assert found.fault == (str(found.cut) if after is PortState.CUT_OFF else "")
+        (cut_port,) = with_cuts([port], {1: off}, "br-int")
+        assert cut_port.state is after
+        assert cut_port.cut is not None
+        assert cut_port.fault == (str(cut_port.cut) if after is PortState.CUT_OFF else "")
         assert with_cuts([port], {2: off}, "br-int") == (port,)
 
 
@@ -293,13 +292,13 @@ def test_name_in_a_record_names_a_port_unless_several_instances_have_it(
     monkeypatch.setattr(port_argument, "agent_of", lambda _conf: agent(names))
     monkeypatch.setattr(port_argument, "_of_domain", lambda *_of: [])
     conf = cfg.ConfigOpts()
-    known = [PORT, OTHER, third]
-    assert port_argument.find(conf, known, "web2") == [PORT, OTHER], "both of that instance"
-    assert port_argument.find(conf, known, "web3") == [third]
-    assert port_argument.find(conf, known, "web4") == []
+    ports = [PORT, OTHER, third]
+    assert port_argument.find(conf, ports, "web2") == [PORT, OTHER], "both of that instance"
+    assert port_argument.find(conf, ports, "web3") == [third]
+    assert port_argument.find(conf, ports, "web4") == []
     with pytest.raises(UsageError, match=r"web2\.example\.org: tap1 .*, tap2 .*, tap3 \(i3\)"):
-        port_argument.find(conf, known, "web2.example.org")
-    same = [replace(one, instance_name="vm") for one in (PORT, third)]
+        port_argument.find(conf, ports, "web2.example.org")
+    same = [replace(port_, instance_name="vm") for port_ in (PORT, third)]
     with pytest.raises(UsageError, match="several instances have the name vm"):
         port_argument.find(conf, same, "vm")
 

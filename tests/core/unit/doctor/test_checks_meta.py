@@ -51,27 +51,27 @@ STORED = {"tap1": MetaIds(META_IP, META_MAC, META_IP6)}
 
 def changed(name: str, **values: Any) -> Snapshot:
     interfaces = tuple(
-        replace(one, **values) if one.name == name else one for one in META_SNAPSHOT.interfaces
+        replace(row, **values) if row.name == name else row for row in META_SNAPSHOT.interfaces
     )
     bridges = tuple(
-        replace(one, **values) if one.name == name else one for one in META_SNAPSHOT.bridges
+        replace(row, **values) if row.name == name else row for row in META_SNAPSHOT.bridges
     )
     return Snapshot(bridges, interfaces)
 
 
 def without(name: str) -> Snapshot:
     return Snapshot(
-        tuple(one for one in META_SNAPSHOT.bridges if one.name != name),
-        tuple(one for one in META_SNAPSHOT.interfaces if one.name != name),
+        tuple(row for row in META_SNAPSHOT.bridges if row.name != name),
+        tuple(row for row in META_SNAPSHOT.interfaces if row.name != name),
     )
 
 
 def faults(*findings: Finding) -> list[str]:
-    return [one.text for one in findings if status(one) is WRONG]
+    return [finding.text for finding in findings if status(finding) is WRONG]
 
 
 def test_host_as_dfmeta_makes_it_has_no_fault() -> None:
-    found = [
+    findings = [
         checks_switch.meta_bridge(META_SNAPSHOT, META_SETTINGS, META),
         *checks_switch.meta_patch(META_SNAPSHOT, META_SETTINGS, META),
         *checks_switch.vlan(checks_switch.patch_ports(META_SNAPSHOT, META_SETTINGS, META)),
@@ -84,8 +84,8 @@ def test_host_as_dfmeta_makes_it_has_no_fault() -> None:
         *(check(HOST, META_SETTINGS) for check in SIDE),
         checks_host.listener(HOST, META_SETTINGS, running=True),
     ]
-    assert None not in found
-    assert faults(*filter(None, found)) == []
+    assert None not in findings
+    assert faults(*filter(None, findings)) == []
     assert checks_host.rule(HOST, META_SETTINGS, "from") is None
     assert checks_host.rule(HOST, META_SETTINGS, "oif") is None
 
@@ -99,7 +99,7 @@ def bridge_with(*ports: str, ours: str = "", meta: str = "", fail_mode: str = "s
 
 def test_second_bridge() -> None:
     bridge, no_openflow = checks_switch.meta_bridge, "the bridge does not speak OpenFlow 1.3"
-    ours, uplink = ("br-meta", "tap-meta", "phy-br-meta"), "uplink"
+    dfmeta_ports, uplink = ("br-meta", "tap-meta", "phy-br-meta"), "uplink"
     other = "[df_metadata] meta_bridge to another name, or remove the ports of"
     expect(
         [
@@ -112,16 +112,24 @@ def test_second_bridge() -> None:
                 )
             ),
             (bridge(META_SNAPSHOT, META_SETTINGS, META, cause=no_openflow), WRONG, no_openflow),
-            (bridge_with(*ours, fail_mode=""), WRONG, "fail_mode=standalone"),
-            (bridge_with(*ours, fail_mode="standalone"), WRONG, "fail_mode=standalone"),
-            (bridge_with(*ours, uplink, fail_mode=""), OK, "fail_mode=standalone, and ports of"),
-            (bridge_with(*ours, uplink, fail_mode="standalone"), OK, "ports of others: uplink"),
+            (bridge_with(*dfmeta_ports, fail_mode=""), WRONG, "fail_mode=standalone"),
+            (bridge_with(*dfmeta_ports, fail_mode="standalone"), WRONG, "fail_mode=standalone"),
+            (
+                bridge_with(*dfmeta_ports, uplink, fail_mode=""),
+                OK,
+                "fail_mode=standalone, and ports of",
+            ),
+            (
+                bridge_with(*dfmeta_ports, uplink, fail_mode="standalone"),
+                OK,
+                "ports of others: uplink",
+            ),
             # An empty type is the kernel's datapath.
-            (bridge_with(*ours, ours="", meta="system"), OK, ""),
-            (bridge_with(*ours, ours="system", meta=""), OK, ""),
-            (bridge_with(*ours, ours="netdev", meta="netdev"), OK, ""),
-            (bridge_with(*ours, ours="netdev", meta="other"), WRONG, ""),
-            (bridge_with(*ours, uplink, ours="netdev"), WRONG, "", other),
+            (bridge_with(*dfmeta_ports, ours="", meta="system"), OK, ""),
+            (bridge_with(*dfmeta_ports, ours="system", meta=""), OK, ""),
+            (bridge_with(*dfmeta_ports, ours="netdev", meta="netdev"), OK, ""),
+            (bridge_with(*dfmeta_ports, ours="netdev", meta="other"), WRONG, ""),
+            (bridge_with(*dfmeta_ports, uplink, ours="netdev"), WRONG, "", other),
         ]
     )
 
@@ -139,22 +147,22 @@ def test_patch_between_the_bridges() -> None:
     ):
         patch = checks_switch.meta_patch(snapshot, META_SETTINGS, META)
         vlan = checks_switch.vlan(checks_switch.patch_ports(snapshot, META_SETTINGS, META))
-        (found,) = faults(*patch, *vlan)
-        assert found.startswith(text), text
+        (fault,) = faults(*patch, *vlan)
+        assert fault.startswith(text), text
 
 
 def test_patch_port_from_which_the_switch_takes_no_frames() -> None:
     bits = {"br-meta": {2: PortBits(config=NO_RECV, state=LINK_DOWN)}, "br-int": {3: PortBits()}}
-    (found,) = checks_switch.meta_patch(META_SNAPSHOT, META_SETTINGS, META, bits)
-    (text,) = faults(found)
+    (finding,) = checks_switch.meta_patch(META_SNAPSHOT, META_SETTINGS, META, bits)
+    (text,) = faults(finding)
     assert text.startswith("phy-br-meta is cut off, so no guest is served: the switch accepts no")
-    assert "mod-port br-meta phy-br-meta receive" in found.remedy
+    assert "mod-port br-meta phy-br-meta receive" in finding.remedy
 
 
 def test_tap_meta_has_the_mac_of_its_bridge() -> None:
     snapshot = changed("tap-meta", mac_in_use="02:00:00:00:00:01")
-    found = snapshot.interface("tap-meta", "br-meta")
-    (fault,) = faults(checks_switch.tap(found, snapshot, wanted=META_SETTINGS))
+    row = snapshot.interface("tap-meta", "br-meta")
+    (fault,) = faults(checks_switch.tap(row, snapshot, wanted=META_SETTINGS))
     assert fault.startswith("tap-meta has the MAC 02:00:00:00:00:01, not fa:16")
 
 
@@ -166,7 +174,7 @@ def test_remedies_are_those_of_meta_ips() -> None:
     listener = checks_host.listener(other, META_SETTINGS, running=True)
     add = "`ip route add 240.0.0.0/16 via 240.0.255.255 dev tap-meta onlink mtu 1280`"
     rule = "no rule before that of the main table may match"
-    silent = [checks_host.path(PathFacts(cause="no"), one) for one in (META_SETTINGS, six)]
+    silent = [checks_host.path(PathFacts(cause="no"), each) for each in (META_SETTINGS, six)]
     expect(
         [
             (checks_host.route(bare, META_SETTINGS), WRONG, "", add, "[METADATA] provider_cidr"),
@@ -176,7 +184,7 @@ def test_remedies_are_those_of_meta_ips() -> None:
             (silent[0], WRONG, "", "meta-patch, flows"),
         ]
     )
-    assert not [one for one in silent if "rule-" in one.remedy]
+    assert not [each for each in silent if "rule-" in each.remedy]
 
 
 def test_flows_of_other_programs_on_the_second_bridge() -> None:
@@ -191,10 +199,10 @@ def test_flows_of_other_programs_on_the_second_bridge() -> None:
         (Foreign(0x1, 202, {}, "drop", 91), WRONG),
         (Foreign(0x1, 202, {}, "drop", 7), OK),
     ):
-        (found,) = checks_flows.mappings(META_SNAPSHOT, (flow,), META)
+        (finding,) = checks_flows.mappings(META_SNAPSHOT, (flow,), META)
         delete = f'"cookie=0x1/-1,table={flow.table}"'
         remedies = [] if expected is OK else ["meta:br-meta from [ovs] bridge_mappings", delete]
-        expect([(found, expected, "", *remedies)])
+        expect([(finding, expected, "", *remedies)])
 
 
 def test_mapping_in_ovsdb_is_a_warning() -> None:
@@ -203,8 +211,8 @@ def test_mapping_in_ovsdb_is_a_warning() -> None:
         ({"ovn-bridge-mappings": "a:br-ex", "x": "a:br-meta"}, (), OK, ""),
         ({}, None, UNKNOWN, ""),
     ):
-        (found,) = checks_flows.mappings(replace(META_SNAPSHOT, external_ids=ids), flows, META)
-        assert (found.status, text in found.text) == (expected, True), ids
+        (finding,) = checks_flows.mappings(replace(META_SNAPSHOT, external_ids=ids), flows, META)
+        assert (finding.status, text in finding.text) == (expected, True), ids
 
 
 def test_ports_without_a_meta_ip_are_named() -> None:
@@ -232,6 +240,6 @@ def test_meta_ips_that_ovsdb_has_not_are_named() -> None:
         ),
         (MetaIds(META_IP, META_MAC, "fd00::9"), f"tap1 (fd00::9, in use: {six})"),
     ):
-        found = ids([META_PORT], {"tap1": stored})
-        expect([(found, WRONG, text, "dfmeta-meta-ip6")])
+        finding = ids([META_PORT], {"tap1": stored})
+        expect([(finding, WRONG, text, "dfmeta-meta-ip6")])
     expect([(ids([META_PORT], {}), OK, "")])

@@ -111,15 +111,15 @@ def test_guests_that_flood_are_named_once() -> None:
     def floods(*flows: Flow) -> Finding:
         return checks_flows.floods(seen(*flows), {Endpoint(1): "tap1"})
 
-    calm, known, other = guest_syn(Endpoint(1)), Endpoint(1), Endpoint(2)
-    both = guest_syn(known, floods=True), first_syn(known, floods=True)
+    calm, endpoint, other = guest_syn(Endpoint(1)), Endpoint(1), Endpoint(2)
+    both = guest_syn(endpoint, floods=True), first_syn(endpoint, floods=True)
     expect(
         [
             (floods(), OK, "no guest floods"),
-            (floods(calm, guest_fragment(known)), OK, "no guest floods"),
+            (floods(calm, guest_fragment(endpoint)), OK, "no guest floods"),
             (checks_flows.floods([Seen(None, 9, 0, 1)], {}), OK, "no guest floods"),
             (floods(*both), WARNING, "tap1: the guest sends too many SYNs"),
-            (floods(calm, bare_request(known, floods=True)), WARNING, "tap1: "),
+            (floods(calm, bare_request(endpoint, floods=True)), WARNING, "tap1: "),
             (floods(*both, guest_syn(other, floods=True)), WARNING, "ofport 2, tap1: "),
         ]
     )
@@ -240,10 +240,10 @@ def test_nova_is_judged_by_its_answers_with_and_without_a_signature() -> None:
             (nova(gone), WRONG, "n:8775: gone", f"curl -sv {URL}"),
         ]
     )
-    for known in (GOOD, fact(200)):
-        assert known.takes_signature, "only such a host says which instances Nova has"
-    for one in (fact(403), fact(404, 404), fact(404, 200), fact(500), gone):
-        assert not one.takes_signature, one
+    for answer in (GOOD, fact(200)):
+        assert answer.takes_signature, "only such a host says which instances Nova has"
+    for answer_ in (fact(403), fact(404, 404), fact(404, 200), fact(500), gone):
+        assert not answer_.takes_signature, answer_
 
 
 def test_guests_that_nova_does_not_have_are_named() -> None:
@@ -268,13 +268,13 @@ def test_guests_that_nova_does_not_have_are_named() -> None:
 
 def test_libvirt_may_be_missing_unless_it_is_wanted() -> None:
     missing = LibvirtFacts(missing=("/run/libvirt/qemu",))
-    there = LibvirtFacts(folders=("/run/libvirt/qemu",), domains=2, active=1)
+    present = LibvirtFacts(folders=("/run/libvirt/qemu",), domains=2, active=1)
     denied = checks_services.libvirt(LibvirtFacts(error="/etc/q: denied"), wanted=False)
     expect(
         [
             (checks_services.libvirt(missing, wanted=False), OK, ""),
             (checks_services.libvirt(missing, wanted=True), WRONG, ""),
-            (checks_services.libvirt(there, wanted=True), OK, "2 domains"),
+            (checks_services.libvirt(present, wanted=True), OK, "2 domains"),
             (denied, WRONG, "", "`namei -l /etc/q`"),
         ]
     )
@@ -377,22 +377,22 @@ def process(
 
 
 def test_haproxy_in_order() -> None:
-    found = [
+    findings = [
         checks_daemon.haproxy(PROGRAM, ENGINE),
         process(),
         checks_daemon.haproxy_files(ENGINE, CHILD),
         checks_daemon.haproxy_connections(ENGINE),
         checks_daemon.haproxy_map(ENGINE),
     ]
-    assert {status(finding) for finding in found} == {OK}
+    assert {status(finding) for finding in findings} == {OK}
 
 
 def test_program_that_cannot_be_used_or_was_upgraded() -> None:
     lacking, newer = ProgramFacts(cause="it is gone", remedy="Install"), "2.6.13"
     for engine, goes_on in ((ENGINE, True), (None, False), (EngineFacts(), False)):
-        found = checks_daemon.haproxy(lacking, engine)
-        expect([(found, WRONG, "it is gone", "Install")])
-        assert ("the one that runs goes on" in found.text) == goes_on
+        finding = checks_daemon.haproxy(lacking, engine)
+        expect([(finding, WRONG, "it is gone", "Install")])
+        assert ("the one that runs goes on" in finding.text) == goes_on
         text = f"haproxy {newer} is installed, but 2.6.12 runs" if goes_on else ""
         remedies = ["systemctl reload dfmeta-agent"] if goes_on else []
         upgraded = checks_daemon.haproxy(replace(PROGRAM, version=newer), engine)
@@ -400,10 +400,10 @@ def test_program_that_cannot_be_used_or_was_upgraded() -> None:
 
 
 def test_process_that_does_not_answer_or_has_privileges() -> None:
-    own = replace(CHILD, user="dfmeta", uid=900)
+    unprivileged = replace(CHILD, user="dfmeta", uid=900)
     ended = EngineFacts(fault="it ended at its start")
     mute, failed = replace(ENGINE, fault="no answer"), replace(ENGINE, failed_replacement="ended")
-    for found, text in (
+    for finding, text in (
         (process(ended, None), "no haproxy runs: it ended at its start"),
         (process(EngineFacts(), None), "no haproxy runs: dfmeta-agent is about to start it"),
         (process(mute, None), "(pid 7) does not answer dfmeta-agent: no answer"),
@@ -412,10 +412,10 @@ def test_process_that_does_not_answer_or_has_privileges() -> None:
         (process(child=replace(CHILD, capabilities=1 << 12)), "with capabilities 0x1000"),
         (process(child=replace(CHILD, user="daemon", uid=1)), f"has to run as user {USER}"),
     ):
-        expect([(found, WRONG, text)])
+        expect([(finding, WRONG, text)])
     expect(
         [
-            (process(child=own, wanted=""), OK, ""),  # The daemon is not root.
+            (process(child=unprivileged, wanted=""), OK, ""),  # The daemon is not root.
             (process(child=None), UNKNOWN, ""),
         ]
     )
@@ -445,11 +445,11 @@ def test_restart_after_a_fault_is_a_warning_for_an_hour() -> None:
 def test_limits_are_named_before_they_are_reached() -> None:
     for taken, expected in ((89, OK), (90, WARNING), (100, WRONG)):
         remedies = [] if expected is OK else ["raise [haproxy] maxconn"]
-        for found in (
+        for finding in (
             checks_daemon.haproxy_files(ENGINE, replace(CHILD, open=taken, descriptors=100)),
             checks_daemon.haproxy_connections(replace(ENGINE, connections=taken)),
         ):
-            expect([(found, expected, f"{taken} of 100", *remedies)])
+            expect([(finding, expected, f"{taken} of 100", *remedies)])
     expect([(checks_daemon.haproxy_connections(replace(ENGINE, connections=None)), UNKNOWN, "")])
 
 

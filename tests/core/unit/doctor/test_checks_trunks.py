@@ -101,8 +101,8 @@ def test_mtu_behind_a_vm_on_the_bridge_is_compared_with_its_interface() -> None:
     for mtu, status in ((1442, OK), (1443, WARNING)):
         ports = (vm, replace(behind, mtu=mtu), replace(behind, vid=7, parent="", mtu=9000))
         snapshot = Snapshot(interfaces=(Interface("tap1", "br-int", mtu=1442, ports=ports),))
-        known = [replace(PARENT, name="tap1"), replace(SUBPORT, name="tap1", parent="tap1")]
-        (line,) = checks_trunks.trunks(known, snapshot, "br-int")
+        ports_ = [replace(PARENT, name="tap1"), replace(SUBPORT, name="tap1", parent="tap1")]
+        (line,) = checks_trunks.trunks(ports_, snapshot, "br-int")
         assert line.status is status
 
 
@@ -145,13 +145,13 @@ NAME = "c1 of tpi-1 (VID 100)"
 def ends(*ids: str) -> Sequence[Interface]:
     return [
         Interface(
-            f"{kind}{one}",
+            f"{kind}{attachment}",
             bridge,
             type="patch",
-            external_ids={"dfmeta-attachment": one},
-            options={"peer": f"{peer}{one}"},
+            external_ids={"dfmeta-attachment": attachment},
+            options={"peer": f"{peer}{attachment}"},
         )
-        for one in ids
+        for attachment in ids
         for kind, bridge, peer in (("spi-", "br-int", "spt-"), ("spt-", "tbr-1", "spi-"))
     ]
 
@@ -168,7 +168,7 @@ def test_attachments_in_order_are_counted_and_faults_named() -> None:
     first, peer = ends("a1")
     no_ports = f"attachments without their patch ports: {NAME}"
     nine = [f"a{number}" for number in range(9)]
-    many = replace(FACTS, rows=[replace(ROW, id=one) for one in nine])
+    many = replace(FACTS, rows=[replace(ROW, id=attachment) for attachment in nine])
     large = line(replace(FACTS, options=LARGE))
     expect(
         [
@@ -210,16 +210,18 @@ def test_attachments_of_an_earlier_boot_are_named() -> None:
         replace(ROW, id="a2", container="c2", boot_id="new", changed=2.0),
         replace(ROW, id="a3", container="c3"),
     ]
-    found = line(replace(FACTS, rows=rows), ids=["a1", "a2", "a3"])
-    expect([(found, WARNING, f": {NAME}", "dfmeta attachment delete a1")])
-    assert found.text.endswith(NAME)
+    finding = line(replace(FACTS, rows=rows), ids=["a1", "a2", "a3"])
+    expect([(finding, WARNING, f": {NAME}", "dfmeta attachment delete a1")])
+    assert finding.text.endswith(NAME)
     rows = [replace(rows[0], state="leaving", changed=NOW), rows[1]]
     expect([(line(replace(FACTS, rows=rows), ids=["a1", "a2"]), OK, "")])
 
 
 def tagged(entries: Mapping[int, str]) -> Interface:
     """Return a VM's interface whose tags reach the bridge, with VLAN id → attachment."""
-    ports = [Port("tap9", "r", 9, vid=vid, attached=one) for vid, one in entries.items()]
+    ports = [
+        Port("tap9", "r", 9, vid=vid, attached=attachment) for vid, attachment in entries.items()
+    ]
     vm = Port("tap9", "r", 9)
     return Interface("tap9", "br-int", listed_vids=tuple(entries), ports=(vm, *ports))
 

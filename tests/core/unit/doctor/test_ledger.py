@@ -47,8 +47,8 @@ LAYOUT = Layout(table_base=100, classification_table=3, hook_priority=500)
 
 def seen(flow: Flow, /, **changes: object) -> Seen:
     number = LAYOUT.table(flow.purpose)
-    one = Seen(flow, number, LAYOUT.priority(flow.purpose), cookie_of(flow.purpose), 7, 420)
-    return replace(one, **changes)  # type: ignore[arg-type]
+    flow_ = Seen(flow, number, LAYOUT.priority(flow.purpose), cookie_of(flow.purpose), 7, 420)
+    return replace(flow_, **changes)  # type: ignore[arg-type]
 
 
 def test_desired_flows_on_the_switch_are_ok() -> None:
@@ -75,9 +75,11 @@ def test_missing_changed_and_unknown_flows_are_told_apart() -> None:
     first, second, *rest = wanted_flows([], TAP)
     changed = replace(second, actions=(), goto=None)
     odd = replace(changed, match=(("in_port", 4),))
-    found = [seen(first), seen(odd), seen(first, flow=None, table=9)]
-    found += [seen(one) for one in rest]
-    states = sorted(str(row.state) for row in entries(found, (first, second, *rest), layout=LAYOUT))
+    dumped = [seen(first), seen(odd), seen(first, flow=None, table=9)]
+    dumped += [seen(flow) for flow in rest]
+    states = sorted(
+        str(row.state) for row in entries(dumped, (first, second, *rest), layout=LAYOUT)
+    )
     assert states == ["missing", *["ok"] * 10, "unknown", "unknown"]
     moved = replace(first, goto=None)
     (row,) = entries([seen(moved)], [first], layout=LAYOUT)
@@ -107,7 +109,7 @@ def test_nothing_is_judged_without_knowledge_but_what_is_never_ours() -> None:
 
 def test_flows_are_told_by_port_key_address_service_and_version() -> None:
     rows = entries(map(seen, wanted_flows([PORT6], TAP6)), None, layout=LAYOUT)
-    of4, of6 = ({row.purpose: row for row in rows if row.family == one} for one in (4, 6))
+    of4, of6 = ({row.purpose: row for row in rows if row.family == version} for version in (4, 6))
     key, key6 = "128.0.0.1", "fd00:a9fe:a9fe:a9fe:1::1"
     for purpose in ("address", "reply"):
         row = of4[purpose]
@@ -129,28 +131,30 @@ def test_flows_are_told_by_port_key_address_service_and_version() -> None:
 
 def test_a_key_is_read_with_the_hosts_own_prefix() -> None:
     keys = Keys(IPv6Network("fd12:3456:789a:1::/64"))
-    there = [seen(flow) for flow in wanted_flows([PORT6], replace(TAP6, keys=keys))]
-    for known, ofports in ((keys, {1}), (IN_PORT, {None})):
-        rows = entries(there, None, layout=LAYOUT, keys=known)
+    dumped = [seen(flow) for flow in wanted_flows([PORT6], replace(TAP6, keys=keys))]
+    for scheme, ofports in ((keys, {1}), (IN_PORT, {None})):
+        rows = entries(dumped, None, layout=LAYOUT, keys=scheme)
         assert {row.ofport for row in rows if row.purpose == "key-nd"} == ofports
 
 
 def test_flows_of_the_second_bridge_are_listed_with_the_guest_that_they_serve() -> None:
     layout, keys = Layout(pipeline=BR_META), meta_keys()
     wanted = wanted_flows([META_PORT], META_TAP)
-    there = [
-        Seen(one, layout.table(one.purpose), layout.priority(one.purpose), cookie_of(one.purpose))
-        for one in wanted
+    dumped = [
+        Seen(
+            flow, layout.table(flow.purpose), layout.priority(flow.purpose), cookie_of(flow.purpose)
+        )
+        for flow in wanted
     ]
-    rows = entries(there, wanted, layout=layout, keys=keys, bridge="br-meta")
+    rows = entries(dumped, wanted, layout=layout, keys=keys, bridge="br-meta")
     assert {(row.state, row.bridge) for row in rows} == {(FlowState.OK, "br-meta")}
-    mine = [(row.purpose, row.ofport) for row in rows if row.key == META_IP]
-    assert sorted(mine) == [("meta-key-arp", 1), ("meta-reply", 1), ("meta-source", 1)]
+    of_guest = [(row.purpose, row.ofport) for row in rows if row.key == META_IP]
+    assert sorted(of_guest) == [("meta-key-arp", 1), ("meta-reply", 1), ("meta-source", 1)]
     at = {(row.purpose, row.ofport) for row in rows if row.table == "meta classification"}
     assert ("meta-from-patch", META_TAP.patch) in at
     tables = [table_of(stage).name for stage in layout.pipeline.tables]
     assert [*dict.fromkeys(row.table for row in rows)] == tables
-    less = entries(there[1:], wanted, layout=layout, keys=keys, bridge="br-meta")
+    less = entries(dumped[1:], wanted, layout=layout, keys=keys, bridge="br-meta")
     assert [(row.state, row.bridge) for row in faulty(less)] == [(FlowState.MISSING, "br-meta")]
 
 
@@ -158,8 +162,8 @@ def test_addresses_are_read_from_flows_whose_owners_are_not_known() -> None:
     wanted = wanted_flows([META_PORT], TAP_TO_META)
     keys = meta_keys()
     keys.owners.clear()
-    found = list(addresses_of(map(seen, wanted), keys))
-    assert found == [(META_PORT.endpoint, META_NUMBER, ADDRESS)]
+    addresses = list(addresses_of(map(seen, wanted), keys))
+    assert addresses == [(META_PORT.endpoint, META_NUMBER, ADDRESS)]
 
 
 NAMES = {Endpoint(1): "tap1"}
@@ -248,8 +252,8 @@ def test_foreign_flow_is_named_with_the_address_that_it_takes() -> None:
     flow = Foreign(0xBAD, 300, {"eth_type": 0x86DD, "ipv6_dst": SERVICE6[1]}, "drop")
 
     def judge(*ip6: str) -> Finding:
-        (found,) = checks_flows.foreign_flows([flow], NAMES, wanted=SETTINGS, ip6=ip6)
-        return found
+        (finding,) = checks_flows.foreign_flows([flow], NAMES, wanted=SETTINGS, ip6=ip6)
+        return finding
 
     assert f"takes packets of guests to {SERVICE6[1]}: cookie 0xbad" in judge(*SERVICE6).text
     for fine, text in (
@@ -261,14 +265,14 @@ def test_foreign_flow_is_named_with_the_address_that_it_takes() -> None:
 
 
 def test_missing_flow_of_ipv6_is_named_with_the_service() -> None:
-    there = [Seen(flow, 0, 0, 0) for flow in wanted_flows([PORT], TAP)]
-    rows = entries(there, wanted_flows([PORT], TAP6), layout=SETTINGS.layout)
-    found, *_ = checks_flows.our_flows(rows, "", bridge="br-int")
-    assert found.status is CheckStatus.WRONG
-    assert f"guest-fragment of port 1 to {SERVICE6[0]}" in found.text
-    rows = entries(there[1:], wanted_flows([PORT], TAP), layout=SETTINGS.layout)
-    (found,) = checks_flows.our_flows(rows, "", bridge="br-int")
-    assert found.text.endswith(": from-tap of port 9")
+    dumped = [Seen(flow, 0, 0, 0) for flow in wanted_flows([PORT], TAP)]
+    rows = entries(dumped, wanted_flows([PORT], TAP6), layout=SETTINGS.layout)
+    finding, *_ = checks_flows.our_flows(rows, "", bridge="br-int")
+    assert finding.status is CheckStatus.WRONG
+    assert f"guest-fragment of port 1 to {SERVICE6[0]}" in finding.text
+    rows = entries(dumped[1:], wanted_flows([PORT], TAP), layout=SETTINGS.layout)
+    (finding,) = checks_flows.our_flows(rows, "", bridge="br-int")
+    assert finding.text.endswith(": from-tap of port 9")
 
 
 GREEN, RED, YELLOW = "\x1b[32m", "\x1b[1;31m", "\x1b[33m"
@@ -278,7 +282,7 @@ def test_terminal_shows_each_state_in_its_colour_unless_no_color_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     colours = {"ok": GREEN, "warning": YELLOW, "wrong": RED, "unknown": YELLOW}
-    rows = [{"status": str(one), "text": "ok [red]wrong[/red]"} for one in CheckStatus]
+    rows = [{"status": str(state_), "text": "ok [red]wrong[/red]"} for state_ in CheckStatus]
     for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")

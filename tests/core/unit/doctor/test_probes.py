@@ -256,14 +256,14 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
 
     def run(*answers: bytes | None, seconds: float = 30.0) -> tuple[NovaFact, list[bytes]]:
         listener = eventlet.listen(("127.0.0.1", 0))
-        asked: list[bytes] = []
+        requests: list[bytes] = []
 
         def serve() -> None:
             with listener:
                 for answer in answers:
                     connection = listener.accept()[0]
                     with connection:
-                        asked.append(connection.recv(65536))
+                        requests.append(connection.recv(65536))
                         if answer is None:
                             Event().wait()
                         else:
@@ -271,7 +271,7 @@ def ask(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ask]:
 
         threads.append(eventlet.spawn(serve))
         host = HttpHost("127.0.0.1", listener.getsockname()[1])
-        return ask_nova(host, QUESTION, NovaSettings([host], SECRET), seconds=seconds), asked
+        return ask_nova(host, QUESTION, NovaSettings([host], SECRET), seconds=seconds), requests
 
     yield run
     for thread in threads:
@@ -284,11 +284,11 @@ def http(status: int) -> bytes:
 
 
 def test_nova_is_asked_as_the_daemon_asks_it_and_again_without_its_headers(ask: Ask) -> None:
-    fact, (asked,) = ask(http(403))
+    fact, (request,) = ask(http(403))
     assert (fact.status, fact.unsigned, fact.cause) == (403, 0, "")
     assert fact.date == "Thu, 01 Jan 1970 00:00:00 GMT"
-    assert asked.startswith(b"GET /latest/meta-data/instance-id HTTP/1.1\r\nHost: 127.0.0.1:")
-    assert signed(SECRET, INSTANCE, "project").encode() in asked
+    assert request.startswith(b"GET /latest/meta-data/instance-id HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert signed(SECRET, INSTANCE, "project").encode() in request
     fact, both = ask(http(404), http(400))
     assert (fact.status, fact.unsigned) == (404, 400)
     assert b"X-Instance-ID" in both[0]
@@ -307,9 +307,9 @@ def test_nova_that_is_silent_costs_no_more_than_it_may(ask: Ask) -> None:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_nova_that_closes_without_a_word_is_tried_for_tls(ask: Ask) -> None:
     alert = bytes.fromhex("15030300020228")  # handshake_failure, fatal (RFC 8446, 6)
-    fact, asked = ask(b"", alert)
+    fact, requests = ask(b"", alert)
     assert fact.cause == "it speaks TLS"
-    assert asked[1][0] == 0x16  # a ClientHello
+    assert requests[1][0] == 0x16  # a ClientHello
     fact, _ = ask(b"", b"HTTP/1.1 400 Bad\r\n\r\n")
     assert fact.cause == "it closed the connection without an answer"
     gc.collect()
@@ -329,8 +329,8 @@ def test_nova_is_asked_about_guests_with_a_project_and_first_about_those_that_fa
     failing = replace(served, name="tap4", failure=failure)
     cut_off = replace(served, name="tap5", state=PortState.CUT_OFF)
     broken = replace(served, name="tap6", state=PortState.BROKEN)
-    found = real_guests([*ports, served, failing, cut_off, broken])
-    assert [port.name for port in found] == ["tap4", "tap3", "tap5"]
+    guests = real_guests([*ports, served, failing, cut_off, broken])
+    assert [port.name for port in guests] == ["tap4", "tap3", "tap5"]
 
 
 def test_ports_of_nova_have_names_of_their_ids() -> None:

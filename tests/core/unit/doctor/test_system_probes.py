@@ -103,12 +103,12 @@ def test_the_process_is_found_by_the_lock_that_it_holds(tmp_path: Path) -> None:
         write(tmp_path, f"{pid}/cmdline", f"python\0-m\0{command}\0")
         write(tmp_path, f"{pid}/status", f"State:\t{state}\nPPid:\t9\n")
         (tmp_path / pid / "fd").mkdir()
-    found = read_process(lock, proc=tmp_path)
-    assert found is not None
-    assert (found.pid, found.uid, found.groups) == (9, 7, (8, 4, 5))
-    assert (found.descriptors, found.open, found.workers) == (1024, 1, (10,))
-    assert found.can("CAP_NET_ADMIN")
-    assert not found.can("CAP_SETUID")
+    process = read_process(lock, proc=tmp_path)
+    assert process is not None
+    assert (process.pid, process.uid, process.groups) == (9, 7, (8, 4, 5))
+    assert (process.descriptors, process.open, process.workers) == (1024, 1, (10,))
+    assert process.can("CAP_NET_ADMIN")
+    assert not process.can("CAP_SETUID")
     assert read_process("another", proc=tmp_path) is None
     assert read_process(lock, proc=tmp_path / "none") is None
     write(tmp_path, "a", "")
@@ -141,10 +141,10 @@ def test_a_look_at_a_database_makes_nothing(tmp_path: Path) -> None:
     with Repository(f"sqlite:///{path}"):
         # With a log that somebody is writing.
         assert look(f"sqlite:///{path}").revision == HEAD
-    there = sorted(one.name for one in tmp_path.iterdir())
-    found = look(f"sqlite:///{path}")
-    assert (found.revision, found.cause, found.open_files) == (HEAD, "", ())
-    assert sorted(one.name for one in tmp_path.iterdir()) == there
+    names = sorted(path_.name for path_ in tmp_path.iterdir())
+    facts = look(f"sqlite:///{path}")
+    assert (facts.revision, facts.cause, facts.open_files) == (HEAD, "", ())
+    assert sorted(path_.name for path_ in tmp_path.iterdir()) == names
     path.chmod(0o640)
     assert look(f"sqlite:///{path}").open_files == (str(path),)
 
@@ -175,7 +175,7 @@ def test_a_client_that_closes_its_socket_meanwhile_is_not_known(
     rest = "0100007F:25E2 0100007F:25E1 01 00000000:00000000 00:00000000 00000000"
     ends = ((ip_address("127.0.0.1"), 0x25E2), (ip_address("127.0.0.1"), 0x25E1))
     for second, user in ((f"{USER} 0 0", None), ("0 0 0", None), ("0 0 11", 0)):
-        texts = iter([f"heading\n 0: {rest} {one}\n" for one in ("0 0 11", second)])
+        texts = iter([f"heading\n 0: {rest} {end}\n" for end in ("0 0 11", second)])
         monkeypatch.setattr(
             Path, "read_text", lambda file, texts=texts: next(texts) if file.name == "tcp" else ""
         )

@@ -81,13 +81,13 @@ def switch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Switch]:
 
 
 def scene(**values: Any) -> Scene:
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "running": True,
         "bits": {},
         "ip6": SERVICE6,
         "path": PathFacts(answered=True, ip6=PathFacts(answered=True)),
     }
-    return Scene(WANTED, SNAPSHOT, (PORT6,), **known | values)
+    return Scene(WANTED, SNAPSHOT, (PORT6,), **defaults | values)
 
 
 def told(
@@ -230,12 +230,12 @@ def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
     interface = Interface("tap1", "br-int", ofport=1, ports=(Port("tap1", row="r", ofport=1),))
     snapshot = Snapshot(interfaces=(interface,))
     for without, services in ((None, SERVICE6), (Purpose.SERVICE_ND, ())):
-        ours = tuple(
-            Seen(one, layout.table(one.purpose), 0, cookie_of(one.purpose))
-            for one in flows
-            if one.purpose is not without
+        dumped = tuple(
+            Seen(flow, layout.table(flow.purpose), 0, cookie_of(flow.purpose))
+            for flow in flows
+            if flow.purpose is not without
         )
-        reading = BridgeFlows(ours, None)
+        reading = BridgeFlows(dumped, None)
         monkeypatch.setattr(trace_command, "read_flows", lambda *_args, found=reading: found)
         (port,), ip6 = trace_command._without_daemon(WANTED, snapshot)
         assert (port.addresses, ip6) == (PORT6.addresses, services)

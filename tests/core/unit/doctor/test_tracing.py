@@ -348,9 +348,9 @@ WITH = replace(PORT, next_hops=(HOP, BARE))
 
 def answer(hop: NextHop, mac: str, *, back: str = "IN_PORT") -> str:
     """The output of ofproto/trace for an ARP request that is answered."""
-    asked = f"arp,in_port=1,vlan_tci=0x0000,dl_src={ADDRESS.mac},dl_dst=ff:ff:ff:ff:ff:ff"
+    request = f"arp,in_port=1,vlan_tci=0x0000,dl_src={ADDRESS.mac},dl_dst=ff:ff:ff:ff:ff:ff"
     return (
-        f"Flow: {asked},arp_spa={ADDRESS.ip},arp_tpa={hop.ip},arp_op=1\n\n"
+        f"Flow: {request},arp_spa={ADDRESS.ip},arp_tpa={hop.ip},arp_op=1\n\n"
         'bridge("br-int")\n----------------\n'
         f" 0. arp,in_port=1,arp_tpa={hop.ip}, priority 300, "
         f"cookie {cookie_of(Purpose.GUEST_NEXT_HOP):#x}\n"
@@ -370,25 +370,27 @@ def test_answer_to_a_guests_request_is_judged() -> None:
         (answer(HOP, MAC, back="drop"), HOP, "the answer does not leave at tap1"),
         (OTHER, HOP, "the guest-next-hop flow is missing"),
     ):
-        found = trace_paths.next_hop(parse(text), PORT, hop=hop, tap=TAP, layout=LAYOUT)
-        assert stop in found.stop
-        assert found.stop.startswith(f"guest next hop {hop.ip}: " if stop else "")
-        assert bool(found.stop) is bool(stop)
-        assert len(found.steps) == 1
+        leg = trace_paths.next_hop(parse(text), PORT, hop=hop, tap=TAP, layout=LAYOUT)
+        assert stop in leg.stop
+        assert leg.stop.startswith(f"guest next hop {hop.ip}: " if stop else "")
+        assert bool(leg.stop) is bool(stop)
+        assert len(leg.steps) == 1
 
 
 def seen(port: KnownPort) -> list[Seen]:
     return [
-        Seen(one, LAYOUT.table(one.purpose), LAYOUT.priority(one.purpose), cookie_of(one.purpose))
-        for one in wanted_flows([port], TAP)
+        Seen(
+            flow, LAYOUT.table(flow.purpose), LAYOUT.priority(flow.purpose), cookie_of(flow.purpose)
+        )
+        for flow in wanted_flows([port], TAP)
     ]
 
 
 def test_flows_of_next_hops_are_wanted_and_named() -> None:
     rows = entries(seen(WITH), wanted_flows([WITH], TAP), layout=LAYOUT)
-    found = [row for row in rows if row.purpose == "guest-next-hop"]
-    assert [row.next_hop for row in found] == [HOP.ip, BARE.ip]
-    assert {(row.state, row.ofport, row.address, row.service) for row in found} == {
+    hops = [row for row in rows if row.purpose == "guest-next-hop"]
+    assert [row.next_hop for row in hops] == [HOP.ip, BARE.ip]
+    assert {(row.state, row.ofport, row.address, row.service) for row in hops} == {
         (FlowState.OK, 1, "", "")
     }
     missing = entries(seen(PORT), wanted_flows([WITH], TAP), layout=LAYOUT)
@@ -404,8 +406,8 @@ def test_flows_of_next_hops_are_wanted_and_named() -> None:
 def test_without_the_daemon_a_port_has_those_of_its_row() -> None:
     port = Port("tap1", row="r", ofport=1, next_hops=(HOP,), next_hop_faults=("x",))
     snapshot = Snapshot(interfaces=(Interface("tap1", "br-int", ports=(port,)),))
-    (known,) = find_port.ovsdb_ports(snapshot, "br-int")
-    assert (known.next_hops, known.next_hop_faults) == ((HOP,), ("x",))
+    (listed,) = find_port.ovsdb_ports(snapshot, "br-int")
+    assert (listed.next_hops, listed.next_hop_faults) == ((HOP,), ("x",))
 
 
 def test_next_hops_are_counted_and_those_that_are_left_out_are_wrong() -> None:
