@@ -42,8 +42,8 @@ def test_options_of_a_program_of_another_user_are_not_asked_for(
     monkeypatch.setattr(client, "_daemon_listeners", lambda _conf: [])
     with stranger(b"{}") as conf:
         place = conf.df_metadata.admin_listen
-        asked, refused = "does not report them", "belongs to user"
-        for uid, words in ((0, asked), (os.geteuid(), asked), (os.geteuid() + 1, refused)):
+        answered, refused = "does not report them", "belongs to user"
+        for uid, words in ((0, answered), (os.geteuid(), answered), (os.geteuid() + 1, refused)):
             listener = TcpListener(ip_address("127.0.0.1"), 9697, 1, uid)
             monkeypatch.setattr(client, "listener_at", {place: listener}.get)
             cause = client.take_over(conf).cause
@@ -58,8 +58,8 @@ def test_options_come_from_where_the_daemon_listens_though_the_files_have_anothe
     with stranger(b'{"options": []}') as conf:
         place = conf.df_metadata.admin_listen
         host, _, port = place.rpartition(":")
-        own = TcpListener(ip_address(host), int(port), 1, os.geteuid())
+        listener = TcpListener(ip_address(host), int(port), 1, os.geteuid())
         conf.set_override("admin_listen", "127.0.0.1:1", group="df_metadata")
-        monkeypatch.setattr(client, "listener_at", {place: own}.get)
-        monkeypatch.setattr(client, "_daemon_listeners", lambda _conf: [own])
+        monkeypatch.setattr(client, "listener_at", {place: listener}.get)
+        monkeypatch.setattr(client, "_daemon_listeners", lambda _conf: [listener])
         assert place in client.take_over(conf).cause

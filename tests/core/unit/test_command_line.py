@@ -67,7 +67,7 @@ def test_help_for_an_unknown_command_is_refused(dfmeta: Callable[..., Said]) -> 
 
 
 def test_an_error_names_the_help_of_its_command(dfmeta: Callable[..., Said]) -> None:
-    for words, command, said in (
+    for words, command, text in (
         (("store", "put", "web1", "--hostname"), "dfmeta store put", ""),
         (("store", "--config-file", "x", "put", "--nope"), "dfmeta store put", ""),
         (("--config-file", "ports", "flows", "--format"), "dfmeta flows", ""),
@@ -82,7 +82,7 @@ def test_an_error_names_the_help_of_its_command(dfmeta: Callable[..., Said]) -> 
         assert (status, out) == (2, ""), words
         assert usage.startswith(f"Usage: {command} [OPTIONS]")
         assert line.startswith("dfmeta: "), words
-        assert line.endswith(f"{said} See {command} --help [wrong-usage]")
+        assert line.endswith(f"{text} See {command} --help [wrong-usage]")
 
 
 def test_the_configuration_is_named_before_and_after_the_command(

@@ -80,16 +80,16 @@ def test_row_has_the_guests_requests_and_its_last_failure() -> None:
     claim = claim_of(registry)
     for status in (200, 0):
         recent.answered(claim, status, "/openstack/latest/x?secret", "it is away")
-    asked, quiet = port_rows(registry, recent)
-    requests, last = asked["requests"], asked["last_failure"]
-    assert [requests[one] for one in ("2xx", "3xx", "4xx", "5xx", "closed")] == [1, 0, 0, 0, 1]
+    busy, quiet = port_rows(registry, recent)
+    requests, last = busy["requests"], busy["last_failure"]
+    assert [requests[port_] for port_ in ("2xx", "3xx", "4xx", "5xx", "closed")] == [1, 0, 0, 0, 1]
     assert (requests["last_at"], requests["last_status"]) == ("2001-09-09T01:46:40Z", None)
     assert (last["at"], last["status"], last["path"]) == (requests["last_at"], None, "openstack")
     assert (last["reason"], last["times"], last["own"]) == ("it is away", 1, False)
     assert (last["failing"], last["failing_since"]) == (False, None)
     assert "`journalctl -u dfmeta-agent`" in last["remedy"]
     assert (quiet["requests"], quiet["last_failure"]) == (None, None)
-    assert json.loads(json.dumps(asked)) == asked
+    assert json.loads(json.dumps(busy)) == busy
     # Another guest has the port now: what was asked before was not asked by it.
     registry.set_port(port(instance=OTHER_INSTANCE))
     assert port_rows(registry, recent)[0]["requests"] is None
@@ -173,7 +173,7 @@ def answer(
 
 
 def test_the_last_answer_in_words() -> None:
-    for values, said in (
+    for values, text in (
         ({}, "200, 3 s ago"),
         ({"requests": {**REQUESTS, "last_status": None}}, "no answer, 3 s ago"),
         ({"last_failure": FAILS}, "fails since 14:02:00 UTC: 404, 12 times: no record"),
@@ -186,7 +186,7 @@ def test_the_last_answer_in_words() -> None:
             "fails since 2026-11-20 23:00:00 UTC: 404, 12 times: no record",
         ),
     ):
-        assert answer_of(row(**values), NOW) == said
+        assert answer_of(row(**values), NOW) == text
 
 
 def test_fault_of_a_port_has_a_line_of_its_own_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ def test_a_subport_has_its_container_and_its_network(monkeypatch: pytest.MonkeyP
     attachment = {"id": "a1", "port_id": "s", "container": "web-0", "network": "pods"}
     answer(monkeypatch, rows, attachments=[attachment])
     listed = json.loads(CliRunner().invoke(ports, ["--format", "json"]).stdout)
-    assert [one["attachment"] for one in listed] == [None, "a1"]
+    assert [row_["attachment"] for row_ in listed] == [None, "a1"]
     shown = CliRunner().invoke(ports, ["--wide"]).stdout
     assert re.search(r"7 +tpi-1 +web-0 +pods", shown)
     answer(monkeypatch, rows)
@@ -238,6 +238,6 @@ def test_failing_are_those_that_are_not_well(monkeypatch: pytest.MonkeyPatch) ->
     answer(monkeypatch, rows)
     done = CliRunner().invoke(ports, ["--failing", "--format", "json"])
     assert done.exit_code == 0
-    found = json.loads(done.stdout)
-    assert [one["port"] for one in found] == ["fails", "cut"]
-    assert set(found[0]) == set(ports_command.FIELDS)
+    listed = json.loads(done.stdout)
+    assert [row_["port"] for row_ in listed] == ["fails", "cut"]
+    assert set(listed[0]) == set(ports_command.FIELDS)

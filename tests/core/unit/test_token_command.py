@@ -42,8 +42,8 @@ def run(config: Path) -> Run:
 
 
 def rows(run: Run) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(run("list", "--format", "json").stdout)
-    return found
+    listed: list[dict[str, object]] = json.loads(run("list", "--format", "json").stdout)
+    return listed
 
 
 def one_line(result: Result, status: int) -> str:
@@ -84,8 +84,8 @@ def test_list_has_each_tokens_scopes_and_expiry(run: Run) -> None:
     run("create", "--scope", "write,delete", "--scope", "read write")
     run("create", "--scope", "read", "--name", "short", "--expires", "9999-12-31T23:59:59+01:00")
     first, second = rows(run)
-    found = (first["name"], first["scopes"], first["expires_at"], first["state"])
-    assert found == ("token-1", ["write", "delete", "read"], None, "valid")
+    listed = (first["name"], first["scopes"], first["expires_at"], first["state"])
+    assert listed == ("token-1", ["write", "delete", "read"], None, "valid")
     assert (second["name"], second["expires_at"]) == ("short", "9999-12-31T22:59:59Z")
 
 

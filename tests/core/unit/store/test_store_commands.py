@@ -35,10 +35,10 @@ def test_put_creates_then_changes_only_what_is_named(run: Run, get: Get, instanc
     assert succeeded(created) == f"{instance_id}: created, with hostname, meta, project\n"
     changed = run("put", instance_id.upper(), "--meta", "b=2", "--availability-zone", "z")
     assert succeeded(changed) == f"{instance_id}: changed availability zone, meta\n"
-    found = get()
-    assert found["hostname"] == "web1"
-    assert found["meta"] == {"a": "1", "b": "2"}
-    assert (found["project_id"], found["availability_zone"]) == ("p1", "z")
+    record = get()
+    assert record["hostname"] == "web1"
+    assert record["meta"] == {"a": "1", "b": "2"}
+    assert (record["project_id"], record["availability_zone"]) == ("p1", "z")
     again = run("put", instance_id, "--hostname", "web1")
     assert succeeded(again) == f"{instance_id}: nothing to change\n"
     assert "tag devices" in succeeded(run("put", instance_id, "--tag-devices"))
@@ -71,9 +71,9 @@ def test_a_file_or_text_gives_a_value_and_empty_text_removes_it(
     parts = ("--ssh-key", "", "--user-data", "", "--http-tokens", "default")
     removed = run("put", instance_id, *empty, *parts)
     assert succeeded(removed).startswith(f"{instance_id}: changed hostname, name")
-    found = get()
+    record = get()
     stamps = {"id", "created_at", "updated_at"}
-    values = [value for key, value in found.items() if key not in stamps]
+    values = [value for key, value in record.items() if key not in stamps]
     assert all(value in (None, False, []) for value in values)
 
 
@@ -146,14 +146,25 @@ def test_what_delete_prints_puts_the_record_back(
     target = {"an instance": [instance_id], "--default-host": ["--default-host", "kvm 1"]}.get(
         whom, [whom]
     )
-    own = ["--hostname", "web", "--project", "p", "--address", "10.0.0.9", "--address", "fd00::/64"]
+    record = [
+        "--hostname",
+        "web",
+        "--project",
+        "p",
+        "--address",
+        "10.0.0.9",
+        "--address",
+        "fd00::/64",
+    ]
     options = ["--meta", "a=1", "--http-tokens", "off", "--user-data", "-", "--ssh-key", KEY]
-    succeeded(run("put", *target, *options, *(own if whom == "an instance" else []), stdin=b"\xff"))
+    succeeded(
+        run("put", *target, *options, *(record if whom == "an instance" else []), stdin=b"\xff")
+    )
 
     def shown() -> tuple[dict[str, object], bytes]:
-        (found,) = json.loads(succeeded(run("get", *target, "--format", "json")))
+        (row,) = json.loads(succeeded(run("get", *target, "--format", "json")))
         stamps = {"created_at", "updated_at"}
-        kept = {name: value for name, value in found.items() if name not in stamps}
+        kept = {name: value for name, value in row.items() if name not in stamps}
         return kept, run("get", *target, "--user-data").stdout_bytes
 
     before = shown()
@@ -226,8 +237,8 @@ def test_a_body_of_the_api_is_no_document(run: Run, instance_id: str, tmp_path: 
 
 
 def shown(run: Run, *arguments: str) -> dict[str, object]:
-    (found,) = json.loads(succeeded(run("get", *arguments, "--format", "json")))
-    return dict(found)
+    (row,) = json.loads(succeeded(run("get", *arguments, "--format", "json")))
+    return dict(row)
 
 
 @pytest.fixture
@@ -264,16 +275,16 @@ def test_an_instance_is_found_by_its_records_name(
 def test_an_unknown_name_is_an_error_with_a_remedy(run: Run, web1: str) -> None:
     for name in ["web2", "", "6f1c2b5e3a444a559d0e7a1f0c9b1d01"]:
         for command in ("get", "put", "delete"):
-            said = refusal(run(command, "--", name))
-            assert said.startswith(f"dfmeta: INSTANCE = {name!r} is wrong: "), name
-            assert "Give the UUID as virsh domuuid" in said, name
+            text = refusal(run(command, "--", name))
+            assert text.startswith(f"dfmeta: INSTANCE = {name!r} is wrong: "), name
+            assert "Give the UUID as virsh domuuid" in text, name
 
 
 def test_of_two_that_have_the_name_none_is_taken(run: Run, domains: Path, instance_id: str) -> None:
     for record_id in (instance_id, OTHER_INSTANCE):
         run("put", record_id, "--name", "twin")
-    said = refusal(run("get", "twin"))
-    assert "2 records have that name" in said
+    text = refusal(run("get", "twin"))
+    assert "2 records have that name" in text
     for number, record_id in enumerate((instance_id, OTHER_INSTANCE)):
         libvirt.write(domains, str(number), libvirt.definition(record_id, domain="twin"))
     assert "2 libvirt domains have that name" in refusal(run("get", "twin"))
@@ -314,9 +325,9 @@ def test_what_is_one_instances_own_is_no_default(run: Run, tmp_path: Path) -> No
         ("--project", "p"),
         ("--json", str(document)),
     ):
-        said = refusal(run("put", "--default", option, value))
-        assert said.startswith(f"dfmeta: {option} = ")
-        assert "Leave it out" in said
+        text = refusal(run("put", "--default", option, value))
+        assert text.startswith(f"dfmeta: {option} = ")
+        assert "Leave it out" in text
     succeeded(run("put", "--default", "--hostname", "", "--project", ""))
 
 
@@ -344,9 +355,9 @@ def test_vendor_data_and_the_network_config_come_from_files(
     files = ("--vendor-data", str(vendor), "--network-config", str(network))
     put = succeeded(run("put", instance_id, *files))
     assert put == f"{instance_id}: created, with vendor data, network config\n"
-    found = shown(run, instance_id)
-    assert found["vendor_data"] == "#cloud-config\npackages: [vim]\n"
-    assert found["network_config"] == "version: 2\n"
+    record = shown(run, instance_id)
+    assert record["vendor_data"] == "#cloud-config\npackages: [vim]\n"
+    assert record["network_config"] == "version: 2\n"
     vendor.write_text("packages: [vim]\n")
     network.write_text("- no mapping\n")
     for option, file in (files[:2], files[2:]):

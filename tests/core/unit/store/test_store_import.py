@@ -31,14 +31,14 @@ def write_lines(file: Path, *lines: object) -> Path:
 
 def records(url: str) -> dict[str, dict[str, object]]:
     with Repository(url) as repository:
-        found = {}
+        by_id = {}
         for summary in repository.list():
             record = repository.get(summary.id)
             assert record is not None
             document = json.loads(record.metadata or "null")
             addresses = repository.addresses(summary.id)
-            found[record.id] = {"is": document, "userdata": record.userdata, "at": addresses}
-    return found
+            by_id[record.id] = {"is": document, "userdata": record.userdata, "at": addresses}
+    return by_id
 
 
 # Seeds
@@ -64,11 +64,11 @@ def test_a_folder_of_seeds_is_a_record_for_each(
         f"{seeds}/web1: {instance_id}, by its directory's name: hostname, vendor data, user-data",
         "imported: 2 seeds, 0 lines",
     ]
-    found = records(url)
+    stored = records(url)
     # The guest knows itself by the id: it is not to take itself for a new one.
     document = {"hostname": "www", "vendor_data": "#cloud-config\n", "id": "iid-1"}
-    assert found[instance_id] == {"is": document, "userdata": b"u", "at": ()}
-    assert found[OTHER_INSTANCE] == {"is": {}, "userdata": None, "at": ()}
+    assert stored[instance_id] == {"is": document, "userdata": b"u", "at": ()}
+    assert stored[OTHER_INSTANCE] == {"is": {}, "userdata": None, "at": ()}
 
 
 def test_a_folder_that_is_a_seed_says_itself_whose_it_is(
@@ -95,8 +95,8 @@ def test_a_folder_may_have_the_name_of_a_record(run: Run, url: str, tmp_path: Pa
         result = run("import", *words)
         assert (result.exit_code, result.stderr) == (0, "")
         assert f"{OTHER_INSTANCE}, by the record of its directory's name: hostname" in result.stdout
-    (found,) = records(url).values()
-    assert found["is"] == {"hostname": "a", "name": "web9"}
+    (stored,) = records(url).values()
+    assert stored["is"] == {"hostname": "a", "name": "web9"}
     run("put", "7a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10", "--name", "web9")
     assert "2 records have the name web9" in run("import", str(seed)).stderr
 
@@ -107,8 +107,8 @@ def test_a_seed_takes_the_place_of_the_record_and_leaves_what_it_cannot_say(
     run("put", OTHER_INSTANCE, "--meta", "a=1", "--user-data", "-", stdin=b"before")
     run("put", OTHER_INSTANCE, "--address", "10.0.0.1")
     run("import", str(write_seed(tmp_path / OTHER_INSTANCE, meta_data="local-hostname: a\n")))
-    (found,) = records(url).values()
-    assert found == {"is": {"hostname": "a"}, "userdata": None, "at": ("10.0.0.1/32",)}
+    (record,) = records(url).values()
+    assert record == {"is": {"hostname": "a"}, "userdata": None, "at": ("10.0.0.1/32",)}
 
 
 def test_what_is_wrong_with_seeds_is_named_and_the_rest_goes_on(
@@ -135,8 +135,8 @@ def test_what_is_wrong_with_seeds_is_named_and_the_rest_goes_on(
     assert causes[4] == f"x-again: {seeds}/web1 is for instance {instance_id} too"
     assert causes[5].startswith("y: it is not a seed")
     assert causes[6] == "z/user-data: Is a directory"
-    said = f"y/{OTHER_INSTANCE}: its directory's name is of instance {OTHER_INSTANCE}, its"
-    assert causes[7].startswith(said)
+    text = f"y/{OTHER_INSTANCE}: its directory's name is of instance {OTHER_INSTANCE}, its"
+    assert causes[7].startswith(text)
     assert causes[8] == f"dfmeta: {tmp_path}/missing: No such file or directory"
     assert causes[9].startswith(f"dfmeta: {domains}: it contains no seed")
     assert causes[10].startswith("dfmeta: store: 10 items not imported. ")
@@ -234,7 +234,7 @@ def test_a_line_that_is_wrong_is_named_by_its_number(
     ]
     assert last.startswith("dfmeta: store: 3 items not imported. ")
     assert result.stdout == "imported: 0 seeds, 2 lines\n"
-    assert [one["is"] for one in records(url).values()] == [{"n": 2}, {"n": 1}]
+    assert [record["is"] for record in records(url).values()] == [{"n": 2}, {"n": 1}]
 
 
 def test_a_line_that_the_store_refuses_takes_no_other_with_it(
@@ -250,16 +250,18 @@ def test_a_line_that_the_store_refuses_takes_no_other_with_it(
         )
     connection.close()
     others = [f"00000000-0000-0000-0000-{number:012}" for number in range(150)]
-    lines = [{"id": one, "metadata": {}, "userdata": "u"} for one in [*others, OTHER_INSTANCE]]
+    lines = [
+        {"id": instance, "metadata": {}, "userdata": "u"} for instance in [*others, OTHER_INSTANCE]
+    ]
     file = write_lines(tmp_path / "records.jsonl", *lines)
     result = run("import", str(file))
     assert result.exit_code == 1
     (refused,) = [line for line in result.stderr.splitlines() if "not this one" in line]
     assert refused.startswith(f"dfmeta: {file}:151: ")
     assert result.stdout == "imported: 0 seeds, 150 lines\n"
-    found = records(url)
-    assert len(found) == 151
-    assert found[OTHER_INSTANCE]["userdata"] is None, "neither half of it"
+    stored = records(url)
+    assert len(stored) == 151
+    assert stored[OTHER_INSTANCE]["userdata"] is None, "neither half of it"
 
 
 def test_a_dry_run_reads_everything_and_writes_nothing(
