@@ -103,7 +103,7 @@ PLACES: Final[Mapping[str, Condition]] = {
     "meta": Condition(
         "``identity_scheme = meta_ip``", lambda of: of.wanted.meta is not None, page="meta-ip"
     ),
-    "nova": Condition("``backend = nova``", lambda of: of.options.nova),
+    "nova": Condition("``backend = nova``", lambda of: of.options.services.nova is not None),
     "ipv6": Condition("IPv6, where no setting of the host prevents it", lambda of: of.over_ip6),
     "no-ipv6": Condition(
         "``ip6`` where the host prevents IPv6", lambda of: of.lack_of_ip6 is not None

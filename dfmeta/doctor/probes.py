@@ -69,8 +69,6 @@ class InspectionOptions:
 
     lock: str = ""
     """Name of the daemon's lock, by which its process is found."""
-    nova: bool = False
-    """Whether the backend is Nova."""
     haproxy: Callable[[], ProgramFacts] | None = None
     """Tries the program; None: the engine is not haproxy."""
     haproxy_user: str = ""

@@ -50,7 +50,6 @@ def make_inspection_options(conf: cfg.ConfigOpts, compared: OptionFacts) -> Insp
     haproxy = (lambda: _program(conf)) if group.engine == HAPROXY else None
     return InspectionOptions(
         lock=lock_name(group.ovsdb_connection, group.integration_bridge),
-        nova=group.backend == "nova",
         haproxy=haproxy,
         haproxy_user=account_of(conf.haproxy.user, HAPROXY_ACCOUNT),
         workers=group.proxy_workers,
