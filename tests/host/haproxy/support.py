@@ -44,10 +44,8 @@ class Lines(Counts):
         super().__init__(Registry())
         self.lines: list[str] = []
 
-    def failed(self, line: str) -> None:
+    def note(self, line: str) -> None:
         self.lines.append(line)
-
-    request = failed
 
 
 class Loopback:

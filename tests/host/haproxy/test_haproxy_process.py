@@ -225,7 +225,7 @@ def test_counters_and_lines_are_those_of_the_guest(
     assert haproxy.lines == []
     upstream.script = lambda _request: b"HTTP/1.1 404 A\r\nContent-Length: 0\r\n\r\n"
     assert haproxy.ask(guest=guest).startswith(b"HTTP/1.1 404")
-    counts.failed(haproxy.line())
+    counts.note(haproxy.line())
     assert answers.counts == [1, 0, 1, 0, 0]
     guest.close()
     until(lambda: load(runtime) == (0, 0), "the end of the connection")
@@ -234,7 +234,7 @@ def test_counters_and_lines_are_those_of_the_guest(
     debug = loopback(server(upstream), debug=True)
     debug.put(entry)
     assert debug.ask().startswith(b"HTTP/1.1 404")
-    counts.request(debug.line())
+    counts.note(debug.line())
     assert " GET /latest/meta-data: 404, " in caplog.text
 
 

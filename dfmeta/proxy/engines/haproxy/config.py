@@ -58,9 +58,6 @@ REST: Final = 10
 """Seconds for which a host of several is not asked after it has not answered."""
 FORGET: Final = 600
 """Seconds after which the counts of a guest without requests are forgotten."""
-TIMES: Final = ("%HM", "%B", "%Ta", "%Tr", "%Tw")
-"""Words at the beginning of each line with ``debug``: method, bytes, and milliseconds in total,
-until Nova's answer, and in the queue."""
 LATELY: Final = 5.0
 """Seconds after a connection for which its port counts as one that has had any of late."""
 ODD: Final = 20
@@ -251,8 +248,7 @@ def _frontend(plan: HaproxyPlan, given: Descriptors) -> Iterator[str]:
     # A connection that sends nothing in time is closed without haproxy's 408.
     yield "    option http-ignore-probes"
     yield "    log global"
-    times = "".join(f"{word} " for word in TIMES if plan.debug)
-    yield f'    log-format "{times}%[var(sess.claim)] %ST %tsc %b %HP"'
+    yield '    log-format "%[var(sess.claim)] %ST %tsc %b %HP %HM %B %Ta %Tr %Tw"'
     # With the time of arrival, and whether the guest was known, for the daemon.
     yield "    unique-id-format %Ts.%ms%[var(sess.port)]"
     yield f"    tcp-request connection set-var(sess.who) {guests}"

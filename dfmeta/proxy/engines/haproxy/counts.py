@@ -27,7 +27,6 @@ from dfmeta.proxy.engines.haproxy.config import (
     NOVA_CLOSES,
     OF_ADDRESS,
     OF_PORT,
-    TIMES,
 )
 from dfmeta.proxy.engines.haproxy.entries import claim_token, read_port_token, read_token
 from dfmeta.proxy.engines.haproxy.runtime import Rows, Runtime
@@ -51,7 +50,9 @@ AT_ONCE: Final = 0.05
 """Seconds that haproxy has to tell the connections of one port; the daemon waits for it."""
 _DENIED: Final = "dcon"
 """haproxy's counter of connections that it has refused."""
-_LINE: Final = re.compile(r"([0-9.]+|-) ([0-9]{3}) (\S+) (\S+) (\S*)")
+_LINE: Final = re.compile(r"([0-9.]+|-) ([0-9]{3}) (\S+) (\S+) (\S*) (\S+)((?: -?[0-9]+){4})")
+"""Token, status, state, backend, path and method of a request; bytes of the answer, and
+milliseconds in total, until Nova's answer, and in the queue."""
 _UNREADABLE: Final = "<BADREQ>"
 """Instead of the path of a request that haproxy could not read."""
 _NOT_FOUND: Final = 404
@@ -95,8 +96,11 @@ class Counts:
         self._used: set[SlotUse] = set()
         """The addresses of which it had connections."""
 
-    def failed(self, line: str) -> None:
-        """Note a failed request; *line* is haproxy's, see ``log-format`` in its configuration."""
+    def note(self, line: str) -> None:
+        """Note a failed request, or any, and log one as the daemon's own engine does at DEBUG.
+
+        :param line: haproxy's, see ``log-format`` in its configuration.
+        """
         match = _LINE.fullmatch(line)
         if match is None:
             return
@@ -105,6 +109,23 @@ class Counts:
         if path == _UNREADABLE:
             _refused(claim, status)
             return
+        self._note_failure(claim, status, state, backend, path)
+        if claim is None or not path.startswith("/") or not state.startswith(_NOVAS_OWN):
+            return
+        # -1: the request did not come so far.
+        size, total, answered, queued = map(_natural, match[7].split())
+        access.log_answered(
+            claim,
+            GuestRequest(match[6], path),
+            Timing(0.0, queued / 1000, answered / 1000, "nova"),
+            status,
+            size,
+            seconds=total / 1000,
+        )
+
+    def _note_failure(
+        self, claim: Claim | None, status: int, state: str, backend: str, path: str
+    ) -> None:
         if status in _NO_ANSWER and not state.startswith(_NOVAS_OWN):
             self._throttle.warn(
                 LOG,
@@ -128,32 +149,6 @@ class Counts:
             if status == _NOT_FOUND and is_of_every_instance(path):
                 reason = REASONS["absent"]
             RECENT.answered(claim, status, path, reason)
-
-    def request(self, line: str) -> None:
-        """Note any request, and log it as the daemon's own engine does at DEBUG.
-
-        :param line: haproxy's with times, as with
-        :attr:`~dfmeta.proxy.engines.haproxy.plan.HaproxyPlan.debug`.
-        """
-        words = line.split(" ", len(TIMES))
-        match = _LINE.fullmatch(words.pop())
-        if match is None or len(words) != len(TIMES):
-            return
-        self.failed(match[0])
-        claim, path = self._claim(match[1]), match[5]
-        if claim is None or not path.startswith("/") or not match[3].startswith(_NOVAS_OWN):
-            return
-        method, *numbers = words
-        # -1: the request did not come so far.
-        size, total, answered, queued = (_natural(number) for number in numbers)
-        access.log_answered(
-            claim,
-            GuestRequest(method, path),
-            Timing(0.0, queued / 1000, answered / 1000, "nova"),
-            int(match[2]),
-            size,
-            seconds=total / 1000,
-        )
 
     def read(self, runtime: Runtime) -> None:
         """Add everything that was counted since the last reading, and note the addresses in use.

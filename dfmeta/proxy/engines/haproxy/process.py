@@ -159,7 +159,7 @@ class Process:
                 for descriptor in given:
                     os.close(descriptor)
             failed_start.pop_all()
-        threads.spawn_detached(_read_lines, log, counts.request if plan.debug else counts.failed)
+        threads.spawn_detached(_read_lines, log, counts.note)
         threads.spawn_detached(_read_lines, errors, self._say)
 
     def _start(self, listeners: Sequence[int], handover: int, given: list[int]) -> None:

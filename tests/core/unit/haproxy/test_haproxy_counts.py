@@ -20,6 +20,8 @@ from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, claim_of,
 from tests.harness.tier import CLOCK
 
 HERE = Endpoint(13)
+TIMES = " GET 100 12 10 -1"
+"""The end of a line: method, bytes and milliseconds."""
 
 
 class World:
@@ -45,7 +47,7 @@ class World:
         *,
         backend: str = NOVA_CLOSES,
     ) -> None:
-        self.counts.failed(f"{self.claim} {status} {state} {backend} {path}")
+        self.counts.note(f"{self.claim} {status} {state} {backend} {path}{TIMES}")
 
     def claims(self) -> Claim:
         return claim_of(self.registry)
@@ -135,7 +137,7 @@ def test_request_that_haproxy_cannot_read_is_refused(world: World) -> None:
         assert (refused(), answered()) == (1, 1)
         assert world.asked().failures()[-1].code == reason
     refused = Grown(metrics.REFUSED, "malformed")
-    world.counts.failed("- 400 PR-- guests <BADREQ>")
+    world.counts.note(f"- 400 PR-- guests <BADREQ>{TIMES}")
     assert refused() == 1, "the guest is not known"
 
 
@@ -149,10 +151,10 @@ SILENT = (
 def test_line_that_says_nothing_of_a_present_guest_is_dropped(world: World) -> None:
     before = world.claim
     for line in SILENT:
-        world.counts.failed(line.format(claim=before))
+        world.counts.note(line.format(claim=before) + TIMES)
         assert len(RECENT) == 0, line
     world.come(OTHER_INSTANCE)
-    world.counts.failed(f"{before} 404 -- nova /a")
+    world.counts.note(f"{before} 404 -- nova /a{TIMES}")
     assert len(RECENT) == 0, "it is about the guest before"
 
 
@@ -265,9 +267,9 @@ def test_each_request_is_logged_with_debug_as_the_other_engine_logs_it(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
-    for line in ("", "GET 1 2 3 4 5.0.1.0.2 200 ---- nova /of-another", "GET 1 2 3 4 {} 200 ----"):
-        world.counts.request(line.format(world.claim))
-    world.counts.request(f"GET 2100 12 10 -1 {world.claim} 200 ---- nova /{'a' * 500}")
+    for line in ("", f"5.0.1.0.2 200 ---- nova /a{TIMES}", f"{world.claim} 200 ---- nova /a GET 1"):
+        world.counts.note(line)
+    world.counts.note(f"{world.claim} 200 ---- nova /{'a' * 500} GET 2100 12 10 -1")
     (line,) = (message for message in caplog.messages if "ms, including" in message)
     took = "2100 bytes, 12.0 ms, including 10.0 ms in nova and 0.0 ms waiting"
     assert line == f"tap1 {INSTANCE} GET /{'a' * 255}: 200, {took}"

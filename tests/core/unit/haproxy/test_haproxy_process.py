@@ -94,7 +94,7 @@ def test_options_have_their_lines() -> None:
         (limited, f"acl crowded sc0_conn_cur gt {limits.requests_per_port}\n"),
         (PLANS["no keepalive"], "option httpclose"),
         (PLANS["forwarded"], "'x-forwarded-for'"),
-        (PLANS["debug"], '"%HM %B %Ta %Tr %Tw %[var(sess.claim)]'),
+        (PLANS["plain"], "set-log-level silent if well"),
         (PLANS["subports"], "{ path -m sub /network_data.json }"),
         (PLANS["503"], "default_backend nova\n"),
         (PLANS["close"], "default_backend nova_closes\n"),
@@ -104,6 +104,7 @@ def test_options_have_their_lines() -> None:
         text = render(plan, GIVEN)
         assert [line for line in lines if line not in text] == []
     assert "option httpclose" not in render(limited, GIVEN)
+    assert "silent if well" not in render(PLANS["debug"], GIVEN)
 
 
 PROGRAM = Program(binary="/haproxy", user="dfmeta-haproxy")
