@@ -8,6 +8,8 @@ in the VM.
 Trust: the runtime's environment and configuration come from root of this VM, and are checked for
 form. The host's answers are bounded and checked. No token is printed or stored.
 
+Functions raise :class:`CniError` with the text for the runtime, and OSError if the kernel refuses.
+
 The package runs on Python 3.8 and later, with the standard library only: a guest may have nothing
 but the single file that ``tools/dfmeta-cni-zip`` makes of it. Its modules are compiled at each
 start, so that VERSION and STATUS, which a runtime asks often, load few of them.
@@ -70,10 +72,7 @@ def member(document: object, name: str) -> Any:
 
 
 def read_config(raw: bytes) -> Document:
-    """Parse the network configuration.
-
-    :raises CniError: it is too large, or not a JSON object.
-    """
+    """Return the network configuration, which has to be a JSON object."""
     if len(raw) > MAX_INPUT:
         raise CniError(Code.DECODE, f"the network configuration has more than {MAX_INPUT} bytes")
     config = parse_json(raw)
@@ -83,10 +82,7 @@ def read_config(raw: bytes) -> Document:
 
 
 def run(verb: str, raw: bytes, environ: dict[str, str]) -> object:
-    """Carry out a verb of CNI; return the result to print.
-
-    :raises CniError: it failed.
-    """
+    """Carry out a verb of CNI; return the result to print."""
     if verb == "VERSION":
         version = read_config(raw).get("cniVersion") if raw.strip() else None
         version = version if version in VERSIONS else VERSIONS[-1]

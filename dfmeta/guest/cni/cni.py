@@ -36,10 +36,7 @@ def short_lived(call: CniCall) -> str:
 
 
 def find_parent(vm: Netlink, call: CniCall, reply: HostReply) -> NetworkDevice | None:
-    """Return the VM's interface; None if it is not needed and cannot be told.
-
-    :raises CniError: it is needed and cannot be told.
-    """
+    """Return the VM's interface; None if it cannot be told, and ``link: ovs`` does not need it."""
     if call.parent:
         device = vm.device(call.parent)
         if device is None:
@@ -64,10 +61,7 @@ def routes_of(call: CniCall, reply: HostReply) -> list[tuple[str, str]]:
 
 
 def _netns(call: CniCall, remedy: str) -> int:
-    """Return a descriptor of the container's namespace.
-
-    :raises CniError: there is none.
-    """
+    """Return a descriptor of the container's namespace, which has to exist."""
     netns = open_netns(call.netns)
     if netns < 0:
         raise CniError(Code.ENVIRONMENT, "CNI_NETNS names no namespace", remedy)
@@ -78,8 +72,6 @@ def _make_device(call: CniCall, vm: Netlink, inside: Netlink, netns: int, reply:
     """Make the container's device, with its addresses and routes.
 
     :raises VidTakenError: this VM has another device with the VLAN id.
-    :raises CniError: the configuration does not fit this VM.
-    :raises OSError: the kernel refuses it.
     """
     parent = find_parent(vm, call, reply)
     mtu = call.mtu or reply.mtu
@@ -226,10 +218,7 @@ def _undo(call: CniCall, vm: Netlink, inside: Netlink, document: object) -> None
 
 
 def add(call: CniCall) -> Document:
-    """Attach a container; return the result, added to that of plugins before.
-
-    :raises CniError: as :func:`attach`.
-    """
+    """Attach a container; return the result, added to that of plugins before."""
     previous = call.previous()
     reply = attach(call)
     interfaces, ips, routes = ([*(previous.get(name) or [])] for name in LISTS)
@@ -253,10 +242,7 @@ def add(call: CniCall) -> Document:
 
 
 def delete(call: CniCall) -> None:
-    """Detach a container. It succeeds when there is nothing.
-
-    :raises CniError: the host is away, or a device cannot be removed.
-    """
+    """Detach a container. It succeeds when there is nothing, but not without the host."""
     gone = call.link == "ovs"
     if gone:
         remove_port(call, Netlink())
@@ -273,10 +259,7 @@ def delete(call: CniCall) -> None:
 
 
 def check(call: CniCall) -> None:
-    """Compare a container's device with the result of ADD and with the host.
-
-    :raises CniError: they differ.
-    """
+    """Raise if a container's device differs from the result of ADD, or from the host's data."""
     previous = call.previous()
     if not previous:
         raise CniError(Code.CONFIGURATION, "prevResult is missing", "CHECK needs the result of ADD")
@@ -362,10 +345,7 @@ def _different(cause: str) -> CniError:
 
 
 def collect(call: CniCall) -> None:
-    """Remove what no container of this network list has. Without a list nothing is removed.
-
-    :raises CniError: some could not be removed.
-    """
+    """Remove what no container of this network list has. Without a list nothing is removed."""
     keys = [key for key in GC_KEYS if key in call.config]
     if not keys:
         return

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 DOCKER, STATE = "/run/docker/plugins/dfmeta.sock", "/var/lib/dfmeta-cni"
 RELEASE, NETAVARK = "0.1.0", "1.0.0"
 """Versions of this program and of netavark's API for plugins."""
-OPTIONS = (
-    *("network", "link", "parent", "bridge", "db", "mtu", "timeout", "endpoint", "owner"),
-    *("defaultRoute", "metadataRoute"),
-)
+TYPED = ("mtu", "timeout", "defaultRoute", "metadataRoute")
+OPTIONS = ("network", "link", "parent", "bridge", "db", "endpoint", "owner", *TYPED)
 """Options of a network: the keys of a network configuration of CNI."""
 CHOSEN_BY_HOST = {
     "subnets": "the host gives addresses: leave --subnet, --gateway and --ip-range out",
@@ -39,8 +37,7 @@ def from_options(options: object, name: str) -> Document:
     """Return the network configuration that a runtime has as options, whose values are text."""
     config: Document = {"name": name}
     for key, value in options.items() if isinstance(options, dict) else ():
-        typed = key in ("mtu", "timeout", "defaultRoute", "metadataRoute")
-        config[key] = parse_json(str(value).encode()) if typed else value
+        config[key] = parse_json(str(value).encode()) if key in TYPED else value
     return config
 
 
@@ -56,10 +53,7 @@ class DockerDriver:
         self.folder = folder
 
     def answer(self, verb: str, body: object) -> Document:
-        """Return the answer to a call.
-
-        :raises CniError: it failed.
-        """
+        """Return the answer to a call."""
         if verb == "Plugin.Activate":
             return {"Implements": ["NetworkDriver"]}
         calls = {"CreateEndpoint": self._create, "Join": self._join, "DeleteEndpoint": self._delete}
@@ -191,7 +185,6 @@ def netavark(words: list[str], raw: bytes) -> Document | None:
     """Carry out a sub-command of a plugin (netavark, plugin-API.md); return the document to print.
 
     :param words: the sub-command, and the path of the container's namespace.
-    :raises CniError: it failed.
     """
     if words == ["info"]:
         return {"version": RELEASE, "api_version": NETAVARK}

@@ -112,10 +112,7 @@ class Netlink:
         self._socket.settimeout(10)
 
     def send(self, kind: int, payload: bytes, flags: int = _ACK) -> list[bytes]:
-        """Send a message, and return the payloads of the answer.
-
-        :raises OSError: the kernel refuses it.
-        """
+        """Send a message, and return the payloads of the answer."""
         size = 16 + len(payload)
         self._socket.send(struct.pack("=IHHII", size, kind, _REQUEST | flags, 1, 0) + payload)
         payloads: list[bytes] = []
@@ -145,10 +142,7 @@ class Netlink:
         return [NetworkDevice(payload) for payload in self.send(_GETLINK, header(), _DUMP)]
 
     def make(self, message: bytes) -> None:
-        """Make a device.
-
-        :raises OSError: the kernel refuses it; EEXIST if its name or VLAN id is taken.
-        """
+        """Make a device. The error is EEXIST if its name or VLAN id is taken."""
         self.send(_NEWLINK, message, _ACK | _CREATE | _EXCL)
 
     def remove(self, device: NetworkDevice | None) -> None:
@@ -243,7 +237,6 @@ class VmDatabase:
 
     :param method: ``unix:PATH``.
     :param end: time (``time.monotonic``) until which it has to answer.
-    :raises CniError: nothing listens there.
     """
 
     def __init__(self, method: str, end: float) -> None:
@@ -257,10 +250,7 @@ class VmDatabase:
             raise CniError(Code.IO, cause, "Start Open vSwitch, or correct the key db") from error
 
     def transact(self, *operations: Document) -> list[Document]:
-        """Do operations, all or none, and return their results.
-
-        :raises CniError: it does not answer, or refuses one.
-        """
+        """Do operations, all or none, and return their results."""
         request = {"method": "transact", "params": ["Open_vSwitch", *operations], "id": 1}
         try:
             self._socket.settimeout(max(self._end - time.monotonic(), 1))
@@ -310,10 +300,7 @@ class VmDatabase:
         return {uuid for _kind, uuid in content} if kind == "set" else {content}
 
     def add(self, bridge: str, name: str, vid: int, ids: dict[str, str]) -> None:
-        """Add an access port, and wait until Open vSwitch uses it.
-
-        :raises CniError: there is no such bridge, or Open vSwitch cannot use the device.
-        """
+        """Add an access port, and wait until Open vSwitch uses it."""
         keys = ["map", sorted([key, value] for key, value in ids.items())]
         port = {"name": name, "interfaces": ["named-uuid", "i"], "tag": vid, "external_ids": keys}
         port["vlan_mode"] = "access"

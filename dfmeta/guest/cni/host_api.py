@@ -51,9 +51,6 @@ class CniCall:
     """A call of a runtime: its environment and its configuration, checked."""
 
     def __init__(self, verb: str, config: Document, environ: dict[str, str]) -> None:
-        """
-        :raises CniError: a value is missing or has not its form.
-        """
         self.config, self.environ = config, environ
         self.bare = False
         """Whether the runtime moves the device, and sets addresses and routes itself."""
@@ -101,10 +98,7 @@ class CniCall:
         return str(self.config["cniVersion"])
 
     def wanted(self) -> Document:
-        """Return the body of the request for an attachment.
-
-        :raises CniError: a capability has not its form.
-        """
+        """Return the body of the request for an attachment."""
         body: Document = {"network": self.network, "owner": self.owner}
         with contextlib.suppress(OSError, ValueError), open(BOOT_ID, encoding="ascii") as file:
             body["boot_id"] = file.read(100).strip()
@@ -144,10 +138,7 @@ class CniCall:
         return labels
 
     def previous(self) -> Document:
-        """Return ``prevResult``; empty without one.
-
-        :raises CniError: it is not an object with lists.
-        """
+        """Return ``prevResult``; empty without one."""
         result = self.config.get("prevResult") or {}
         lists = [member(result, name) or [] for name in LISTS]
         if not isinstance(result, dict) or not all(
@@ -390,9 +381,6 @@ class HostReply:
     """An attachment in a reply of the host, checked."""
 
     def __init__(self, document: object) -> None:
-        """
-        :raises CniError: a member is missing or has not its form.
-        """
         members: Document = document if isinstance(document, dict) else {}
         self.vid: Any = members.get("vid")
         self.mac: Any = members.get("mac")
