@@ -41,7 +41,7 @@ def port_row(*interfaces: Any, **columns: Any) -> Any:
     base = {"tag": [], "vlan_mode": [], "cvlans": [], "other_config": {}}
     base["interfaces"] = list(interfaces)
     row = IdlRow(**base | columns, _table=SimpleNamespace(name="Port"))
-    row.uuid = "port-of-" + ",".join(one.name for one in row.interfaces)
+    row.uuid = "port-of-" + ",".join(interface_row.name for interface_row in row.interfaces)
     return row
 
 
@@ -75,7 +75,7 @@ def bridge_row(*ports: Any, name: str = "br-int", **columns: Any) -> Any:
 def idl(*bridges: Any) -> Any:
     ports = {port.uuid: port for bridge in bridges for port in bridge.ports}
     root = SimpleNamespace(other_config={})
-    bridge_rows = {one.uuid: one for one in bridges}
+    bridge_rows = {each.uuid: each for each in bridges}
     tables = {"Open_vSwitch": {"root": root}, "Bridge": bridge_rows, "Port": ports}
     return SimpleNamespace(
         tables={name: SimpleNamespace(rows=rows) for name, rows in tables.items()}
@@ -94,18 +94,21 @@ def test_a_bridges_datapath_id_is_a_number(datapath_id: list[str], number: int |
     controllers = [IdlRow(is_connected=connected) for connected in (False, True)]
     row = bridge_row(datapath_id=datapath_id, controller=controllers)
     assert rows.read_bridge(row).datapath_id == number
-    assert [one.connected for one in rows.read_bridge(row).controllers] == [False, True]
+    assert [controller.connected for controller in rows.read_bridge(row).controllers] == [
+        False,
+        True,
+    ]
     for kind in ("", "system", "netdev"):
         row.datapath_type = kind
         assert rows.read_bridge(row).userspace is (kind == "netdev")
 
 
 def test_bridge_without_its_controllers_fails_open_unless_it_is_secure() -> None:
-    away, there = (IdlRow(is_connected=connected) for connected in (False, True))
+    away, connected_row = (IdlRow(is_connected=connected) for connected in (False, True))
     for controllers, mode, fails_open in (
         ([], [], False),
         ([away], ["secure"], False),
-        ([away, there], ["standalone"], False),
+        ([away, connected_row], ["standalone"], False),
         ([away, away], ["standalone"], True),
         ([away], [], True),
     ):
@@ -114,11 +117,11 @@ def test_bridge_without_its_controllers_fails_open_unless_it_is_secure() -> None
 
 
 def test_ports_that_could_have_a_guest_are_read(watcher: OvsdbWatcher) -> None:
-    uplink, tunnel, own = (
+    uplink, tunnel, local = (
         interface(name, type=kind, external_ids={})
         for name, kind in (("vnet8", ""), ("vx", "vxlan"), ("br-int", "internal"))
     )
-    ports = [port_row(one) for one in (interface("tap1"), uplink, tunnel, own)]
+    ports = [port_row(row) for row in (interface("tap1"), uplink, tunnel, local)]
     bridge = bridge_row(*ports)
     assert watcher._reader.read(idl(bridge)).others == ("vnet8",)
     uplink.external_ids = {"vm-uuid": "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"}
@@ -142,13 +145,13 @@ def test_request_of_tap_is_no_smaller_than_the_mtu_of_all_other_ports() -> None:
     internal = port_row(interface("mgmt0", type="internal", mtu=[9000]))
     guests = [port_row(interface(f"tap{n}", mtu=[mtu])) for n, mtu in ((1, 9000), (2, 1450))]
     for ports, least in (([internal], 0), (guests, 1450), (guests[:1], 9000)):
-        found = reader.read(idl(bridge_row(tap, *ports)))
-        assert found.tap is not None
-        assert (reader.least_mtu, found.tap.sound) == (least, least <= TAP_MTU)
+        update = reader.read(idl(bridge_row(tap, *ports)))
+        assert update.tap is not None
+        assert (reader.least_mtu, update.tap.sound) == (least, least <= TAP_MTU)
     larger = port_row(tap_row(mtu_request=[9000]), **VLAN)
-    found = reader.read(idl(bridge_row(larger, guests[0])))
-    assert found.tap is not None
-    assert found.tap.sound
+    update = reader.read(idl(bridge_row(larger, guests[0])))
+    assert update.tap is not None
+    assert update.tap.sound
 
 
 def test_tap_is_ours_by_its_mark_and_in_order_by_its_vlan() -> None:
@@ -163,9 +166,9 @@ def test_tap_is_ours_by_its_mark_and_in_order_by_its_vlan() -> None:
     ):
         read = read_tap(tap_port(**columns), tap_row())
         assert (read.sound, read.marked) == (False, True), columns
-    for request, ours in (([], False), ([1279], False), ([1280], True), ([9000], True)):
+    for request, is_sound in (([], False), ([1279], False), ([1280], True), ([9000], True)):
         read = read_tap(tap_port(), tap_row(mtu_request=request))
-        assert (read.sound, read.marked) == (ours, True), request
+        assert (read.sound, read.marked) == (is_sound, True), request
     foreign = read_tap(tap_port(), tap_row(external_ids={}))
     assert (foreign.sound, foreign.marked) == (False, False)
     for ofport in ([], [-1], [0]):
@@ -225,11 +228,11 @@ def test_a_change_of_one_port_reads_that_port_alone(watcher: OvsdbWatcher) -> No
 def test_an_interface_that_changes_its_port_stays_a_guest(
     watcher: OvsdbWatcher, order: slice
 ) -> None:
-    mine, bond = interface("tap1"), interface("other", external_ids={})
-    first, second = port_row(mine, bond), port_row(interface("third", external_ids={}))
+    guest, bond = interface("tap1"), interface("other", external_ids={})
+    first, second = port_row(guest, bond), port_row(interface("third", external_ids={}))
     bridge = bridge_row(first, second)
     watcher._reader.read(idl(bridge))
-    first.interfaces, second.interfaces = [bond], [*second.interfaces, mine]
+    first.interfaces, second.interfaces = [bond], [*second.interfaces, guest]
     update = watcher._reader.read(idl(bridge), [first, second][order])
     kept = watcher._reader._known.keys()
     assert kept == {"uuid-of-tap1"}
@@ -259,7 +262,7 @@ def with_vlans(monkeypatch: pytest.MonkeyPatch, *vids: int) -> None:
     """Have each guest's row give a port for each of *vids*."""
 
     def many(row: Interface, lead: Lead) -> tuple[Port, ...]:
-        return tuple(replace(one, vid=vid) for one in vif.vifs(row, lead) for vid in vids)
+        return tuple(replace(port, vid=vid) for port in vif.vifs(row, lead) for vid in vids)
 
     monkeypatch.setattr(bridge_reader, "vifs", many)
 
@@ -425,14 +428,14 @@ class Host:
         self._reader = BridgeReader("br-int", "tap-metadata", NAMES)
 
     def read(self, changes: Any = None) -> MetaRows:
-        found = self._reader.read(idl(self.home, self.meta), changes).meta
-        assert found is not None
-        return found
+        meta = self._reader.read(idl(self.home, self.meta), changes).meta
+        assert meta is not None
+        return meta
 
 
 def test_numbers_of_the_second_bridge_are_read() -> None:
-    found = Host().read()
-    assert found == MetaRows(
+    meta = Host().read()
+    assert meta == MetaRows(
         datapath_id=0xAABBCCDDEEFF, tap=7, tap_mac=NAMES.mac, patch_int=5, patch_meta=6, sound=True
     )
 
@@ -441,20 +444,20 @@ def test_a_patch_port_that_goes_and_comes_is_noticed() -> None:
     host = Host()
     host.read()
     host.home.ports.remove(host.near)
-    found = host.read([host.home, host.near, *host.near.interfaces])
-    assert (found.patch_int, found.sound) == (None, False)
+    meta = host.read([host.home, host.near, *host.near.interfaces])
+    assert (meta.patch_int, meta.sound) == (None, False)
     again = patch("int-br-meta", "phy-br-meta", 9)
     again.uuid = "made again"
     host.home.ports.append(again)
-    found = host.read([host.home, again, *again.interfaces])
-    assert (found.patch_int, found.sound) == (9, True)
+    meta = host.read([host.home, again, *again.interfaces])
+    assert (meta.patch_int, meta.sound) == (9, True)
 
 
 def test_a_bond_is_not_the_port_of_that_name() -> None:
     host = Host()
     host.tap.interfaces.append(interface("bonded"))
-    found = host.read()
-    assert (found.tap, found.tap_mac, found.sound) == (None, "", False)
+    meta = host.read()
+    assert (meta.tap, meta.tap_mac, meta.sound) == (None, "", False)
 
 
 @pytest.mark.parametrize("ofport", [[], [-1], [0]])
@@ -462,21 +465,21 @@ def test_ports_without_a_number_are_sound_and_have_none(ofport: list[int]) -> No
     host = Host()
     for row in (host.tap, host.near, host.far):
         row.interfaces[0].ofport = ofport
-    found = host.read()
-    assert (found.tap, found.patch_int, found.patch_meta) == (None, None, None)
-    assert found.sound
+    meta = host.read()
+    assert (meta.tap, meta.patch_int, meta.patch_meta) == (None, None, None)
+    assert meta.sound
 
 
 def test_an_empty_datapath_type_is_the_kernels() -> None:
-    for own, home, sound in (
+    for second, home, sound in (
         ("system", "", True),
         ("netdev", "netdev", True),
         ("", "netdev", False),
         ("netdev", "system", False),
     ):
-        host = Host(datapath_type=own)
+        host = Host(datapath_type=second)
         host.home.datapath_type = home
-        assert host.read().sound is sound, (own, home)
+        assert host.read().sound is sound, (second, home)
 
 
 @pytest.mark.parametrize("fail_mode", [[], ["standalone"]])

@@ -69,10 +69,10 @@ def route(number: int, flags: int = 2, *, of: int) -> bytes:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernel]:
     def begin(*answers: bytes, strict: bool = True) -> Kernel:
-        one = Kernel(*answers)
-        one.strict = strict
-        monkeypatch.setattr(rtnetlink, "_open", lambda: one)
-        return one
+        made = Kernel(*answers)
+        made.strict = strict
+        monkeypatch.setattr(rtnetlink, "_open", lambda: made)
+        return made
 
     return begin
 
@@ -81,17 +81,17 @@ def without_numbers(request: bytes) -> bytes:
     return request[:8] + bytes(8) + request[16:]
 
 
-def send(one: Any, command: str, values: dict[str, Any]) -> None:
+def send(ipr: Any, command: str, values: dict[str, Any]) -> None:
     kinds = {"address": "addr", "ifindex": "neigh", "oif": "route", "priority": "rule"}
     (kind,) = (kind for key, kind in kinds.items() if key in values)
-    getattr(one, kind)(command, **values)
+    getattr(ipr, kind)(command, **values)
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (lambda one: one.link("up", index=5), lambda one: one.link("set", index=5, state="up")),
-        (lambda one: one.link("down", index=5), lambda one: one.link("set", index=5, state="down")),
+        (lambda ipr: ipr.link("up", index=5), lambda ipr: ipr.link("set", index=5, state="up")),
+        (lambda ipr: ipr.link("down", index=5), lambda ipr: ipr.link("set", index=5, state="down")),
         *(
             (partial(send, command=command, values=values),) * 2
             for command, values in (
@@ -112,7 +112,7 @@ def send(one: Any, command: str, values: dict[str, Any]) -> None:
                 ("del", OIF),
             )
         ),
-        (lambda one: one.route("list", **ROUTE), lambda one: one.route(LIST, **ROUTE)),
+        (lambda ipr: ipr.route("list", **ROUTE), lambda ipr: ipr.route(LIST, **ROUTE)),
     ],
 )
 def test_requests_are_those_of_pyroute2(
@@ -131,29 +131,29 @@ def test_requests_are_those_of_pyroute2(
 
 @pytest.mark.parametrize("number", [255, 256, 4_000_000_000])
 def test_a_table_of_any_number_is_meant(kernel: Callable[..., Kernel], number: int) -> None:
-    asked = kernel()
-    with Rtnetlink() as one:
-        one.route("replace", **{**ROUTE, **NEW, "table": number})
-        one.rule("add", **FROM, table=number)
-    for request, attribute in zip(asked.sent, (15, 15), strict=True):
+    recorded = kernel()
+    with Rtnetlink() as ipr:
+        ipr.route("replace", **{**ROUTE, **NEW, "table": number})
+        ipr.rule("add", **FROM, table=number)
+    for request, attribute in zip(recorded.sent, (15, 15), strict=True):
         assert struct.pack("=HHI", 8, attribute, number) in request
         assert request[20] == (255 if number == 255 else 252)
 
 
 def test_an_error_is_the_kernels(kernel: Callable[..., Kernel]) -> None:
     kernel(answer(2, 0, code=errno.EEXIST, of=1), answer(2, 0, code=0, of=2))
-    with Rtnetlink() as one:
+    with Rtnetlink() as ipr:
         with pytest.raises(NetlinkError) as caught:
-            one.rule("add", **OIF)
+            ipr.rule("add", **OIF)
         assert caught.value.code == errno.EEXIST
-        one.rule("add", **OIF)
+        ipr.rule("add", **OIF)
 
 
 def test_a_list_is_all_messages_up_to_its_end(kernel: Callable[..., Kernel]) -> None:
     end = answer(3, 2, code=0, of=1)
     kernel(route(1, of=1) + route(2, of=1), route(3, of=1), end)
-    with Rtnetlink() as one:
-        assert [found["table"] for found in one.route("list", **ROUTE)] == [1, 2, 3]
+    with Rtnetlink() as ipr:
+        assert [item["table"] for item in ipr.route("list", **ROUTE)] == [1, 2, 3]
 
 
 def test_rest_of_a_former_answer_is_not_the_next(kernel: Callable[..., Kernel]) -> None:
@@ -164,18 +164,18 @@ def test_rest_of_a_former_answer_is_not_the_next(kernel: Callable[..., Kernel]) 
         route(2, of=2),
         answer(3, 2, code=0, of=2),
     )
-    with Rtnetlink() as one:
+    with Rtnetlink() as ipr:
         with pytest.raises(NetlinkError):
-            one.route("list", **ROUTE)
-        assert [found["table"] for found in one.route("list", **ROUTE)] == [2]
+            ipr.route("list", **ROUTE)
+        assert [item["table"] for item in ipr.route("list", **ROUTE)] == [2]
 
 
 def test_a_list_that_changed_meanwhile_is_read_again(kernel: Callable[..., Kernel]) -> None:
     broken = [route(1, 0x12, of=1), answer(3, 0x12, code=0, of=1)]
-    asked = kernel(*broken, route(2, of=2), answer(3, 2, code=0, of=2))
-    with Rtnetlink() as one:
-        assert [found["table"] for found in one.route("list", **ROUTE)] == [2]
-    assert len(asked.sent) == 2
+    recorded = kernel(*broken, route(2, of=2), answer(3, 2, code=0, of=2))
+    with Rtnetlink() as ipr:
+        assert [item["table"] for item in ipr.route("list", **ROUTE)] == [2]
+    assert len(recorded.sent) == 2
     kernel(*(answer(3, 0x12, code=0, of=number) for number in range(1, 6)))
-    with Rtnetlink() as one, pytest.raises(InterruptedError):
-        one.rules(V6)
+    with Rtnetlink() as ipr, pytest.raises(InterruptedError):
+        ipr.rules(V6)

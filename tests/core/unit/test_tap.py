@@ -93,8 +93,8 @@ def test_a_look_that_fails_takes_it_away_until_one_succeeds(keeper: Any) -> None
 
 def test_side_of_the_kernel_is_read_again_after_a_change(keeper: Any) -> None:
     look(keeper)
-    told = iter([False, True, False])
-    keeper._changes = SimpleNamespace(take=lambda _index: next(told))
+    changes = iter([False, True, False])
+    keeper._changes = SimpleNamespace(take=lambda _index: next(changes))
     looks = []
     for _ in range(3):
         keeper._next_look = 0.0  # a second is over
@@ -126,10 +126,10 @@ def test_flows_lead_to_ipv6_only_while_the_host_has_it_and_the_listener_is_open(
         without = keeper.as_flows_need_it(THERE, sock)
         assert (without.ip6, without.guest_ip6) == ("", ())
     keeper.listeners.sockets = {4: sock, 6: sock}
-    found = keeper.as_flows_need_it(THERE, sock)
-    assert (found.ip6, found.guest_ip6) == (HOST_IP6, ("fe80::a9fe:a9fe", "fd00:ec2::254"))
-    assert str(found.keys.network(6)) == GROUP.key_prefix6
-    assert (found.ip, found.guest_ip) == (GROUP.host_ip, GROUP.ip)
+    update = keeper.as_flows_need_it(THERE, sock)
+    assert (update.ip6, update.guest_ip6) == (HOST_IP6, ("fe80::a9fe:a9fe", "fd00:ec2::254"))
+    assert str(update.keys.network(6)) == GROUP.key_prefix6
+    assert (update.ip, update.guest_ip) == (GROUP.host_ip, GROUP.ip)
 
 
 class Calls:
@@ -166,19 +166,19 @@ FORMER: tuple[tuple[HostMemory | None, list[str], list[Any], list[tuple[str, ...
 def test_what_the_former_configuration_has_made_is_removed_and_the_present_one_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found: list[str | None] = []
+    former_devices: list[str | None] = []
 
     def note(_sides: Any, _wanted: WantedSide, wanted6: WantedSide | None) -> list[str]:
-        found.append(None if wanted6 is None else str(wanted6.address))
+        former_devices.append(None if wanted6 is None else str(wanted6.address))
         return []
 
     monkeypatch.setattr(HostSides, "remove_former", note)
     for former, ip6, calls, of_ovsdb in FORMER:
-        found.clear()
+        former_devices.clear()
         state, watcher = SavedState(host=former), Calls()
         keeper: Any = TapKeeper(SimpleNamespace(**{**vars(GROUP), "ip6": ip6}), state, Calls())
         keeper.remove_former(watcher)
-        assert (found, watcher.made) == (calls, of_ovsdb), former
+        assert (former_devices, watcher.made) == (calls, of_ovsdb), former
         assert state.host == HostMemory("lo", GROUP.host_ip, 2, HOST_IP6 if ip6 else "")
 
 

@@ -32,8 +32,8 @@ def row(**columns: Any) -> Interface:
 
 
 def port_of(**columns: Any) -> Port:
-    (found,) = vifs(row(**columns))
-    return found
+    (port,) = vifs(row(**columns))
+    return port
 
 
 def ids(**changes: str | None) -> dict[str, str]:
@@ -81,8 +81,8 @@ def test_a_port_has_the_meta_addresses_of_its_row() -> None:
 @pytest.mark.parametrize("ip", ["", " "])
 def test_without_a_meta_ip_of_dfmetas_own_that_of_metadata_path_counts(ip: str) -> None:
     written = NOVA | dict(zip(META_KEYS, META._replace(ip=ip), strict=True))
-    found = port_of(external_ids=written, other_config=PROVIDER).meta
-    assert found == MetaIds("240.0.7.7", "fa:16:ee:12:34:56", META.ip6)
+    meta = port_of(external_ids=written, other_config=PROVIDER).meta
+    assert meta == MetaIds("240.0.7.7", "fa:16:ee:12:34:56", META.ip6)
     assert port_of(external_ids=written).meta == MetaIds(ip6=META.ip6)
 
 
@@ -176,8 +176,8 @@ def test_any_row_is_a_guests_port_or_none(
 ) -> None:
     columns: dict[str, Any] = {"external_ids": external_ids, "other_config": other_config}
     columns |= {"ofport": ofport, "tag": tag, "vlan_mode": vlan_mode}
-    found = (*vifs(row(**columns)), *vifs(replace(row(type="patch", **columns), name="spi-1")))
-    for port in found:
+    ports = (*vifs(row(**columns)), *vifs(replace(row(type="patch", **columns), name="spi-1")))
+    for port in ports:
         if port.state is PortState.SERVED:
             assert port.endpoint is not None
             assert len(port.instance_id) == 36
@@ -202,8 +202,8 @@ def test_a_trunks_parent_has_the_key_of_its_own_row_or_of_the_tap() -> None:
     plain = side_of(Interface("tap1", "tbr", external_ids=NOVA))
     assert vifs(row, Lead(vm=tap))[0].attachments
     assert not vifs(row, Lead(vm=plain))[0].attachments
-    own = Interface("tpi-1", "br-int", type="patch", external_ids={**SUBPORT_IDS, KEY: "true"})
-    assert vifs(own, Lead(vm=plain))[0].attachments
+    parent = Interface("tpi-1", "br-int", type="patch", external_ids={**SUBPORT_IDS, KEY: "true"})
+    assert vifs(parent, Lead(vm=plain))[0].attachments
 
 
 def test_a_subport_never_has_it() -> None:
@@ -216,10 +216,10 @@ def test_the_subport_of_an_attachment_is_known_by_its_row() -> None:
     (plain,) = vifs(
         Interface("spi-1", "br-int", type="patch", external_ids=SUBPORT_IDS), Lead(vid=7)
     )
-    (ours,) = vifs(Interface("spi-1", "br-int", type="patch", external_ids=written), Lead(vid=7))
-    assert (plain.attached, ours.attached) == ("", "a")
+    (subport,) = vifs(Interface("spi-1", "br-int", type="patch", external_ids=written), Lead(vid=7))
+    assert (plain.attached, subport.attached) == ("", "a")
     # It does not concern the guest's identity.
-    assert plain.with_notes_of(ours) == ours
+    assert plain.with_notes_of(subport) == subport
     # A VM with such a key stays a VM.
     (vm,) = vifs(Interface("tap1", "br-int", external_ids={**NOVA, "dfmeta-attachment": "a"}))
     assert not vm.attached
@@ -230,7 +230,7 @@ def test_the_subport_of_an_attachment_is_known_by_its_entry() -> None:
     attachment = "22222222-3333-4444-5555-666666666666"
     listed = json.dumps([{"vid": 7, "attachment": attachment}, {"vid": 8}])
     written = {**NOVA, "dfmeta-subports": listed}
-    found = {
-        one.vid: one.attached for one in vifs(Interface("tap1", "br-int", external_ids=written))
+    attached = {
+        port.vid: port.attached for port in vifs(Interface("tap1", "br-int", external_ids=written))
     }
-    assert found == {0: "", 7: attachment, 8: ""}
+    assert attached == {0: "", 7: attachment, 8: ""}

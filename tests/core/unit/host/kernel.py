@@ -60,8 +60,8 @@ class Kernel:
         message = CLASSES[kind](request)
         message.decode()
         try:
-            found = self._do(kind, command, flags, message)
-            parts = [framed(kind, bytes(one.data)[16:], sequence) for one in found]
+            messages = self._do(kind, command, flags, message)
+            parts = [framed(kind, bytes(part.data)[16:], sequence) for part in messages]
             self._answer = b"".join(parts) + framed(2, struct.pack("=i", 0), sequence)
         except NetlinkError as error:
             self._answer = framed(2, struct.pack("=i", -error.code), sequence)
@@ -126,17 +126,17 @@ class Kernel:
                 raise NetlinkError(errno.ENETUNREACH)
             way = (message["family"], 254, destination, message["dst_len"])
             return [encoded(24, way, (self.ways[destination], None, 0, 0))]
-        found = [item for item in objects.items() if item[0][0] == message["family"]]
+        items = [item for item in objects.items() if item[0][0] == message["family"]]
         if kind == 20 and message["index"]:
-            found = [item for item in found if item[0][1] == message["index"]]
+            items = [item for item in items if item[0][1] == message["index"]]
         if kind == 32:
-            found.sort(key=lambda item: item[0][1])
+            items.sort(key=lambda item: item[0][1])
         if kind == 24:
-            found = [item for item in found if item[0][1] == message.get_attr("RTA_TABLE")]
-            if not found:
+            items = [item for item in items if item[0][1] == message.get_attr("RTA_TABLE")]
+            if not items:
                 raise NetlinkError(errno.ENOENT)
-            found = [item for item in found if item[1][0] == message.get_attr("RTA_OIF")]
-        return [encoded(kind, *item) for item in found]
+            items = [item for item in items if item[1][0] == message.get_attr("RTA_OIF")]
+        return [encoded(kind, *item) for item in items]
 
     def _refuse(self, name: str, command: str) -> None:
         code = self.refused.get(f"{command} {name}".strip())

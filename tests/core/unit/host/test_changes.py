@@ -51,8 +51,8 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Socket]]:
 
     monkeypatch.setattr(changes, "_socket", SimpleNamespace(socket=make))
     yield made
-    for one in made:
-        one.close()
+    for sock in made:
+        sock.close()
 
 
 def message(kind: int, content: bytes) -> bytes:

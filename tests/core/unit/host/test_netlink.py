@@ -250,7 +250,7 @@ def test_rules_move_before_those_of_others_and_back(kernel: Kernel, wanted: Want
     others, side = kernel.state(), HostSide(wanted)
     side.ensure()
     complete = kernel.state()
-    own = objects_of(wanted)["rule"]
+    at_rest = objects_of(wanted)["rule"]
     taker: Object = (wanted.family.af, 5270, None, 0, None, 52)
     kernel.add("rule", *taker)
     selectors = (f"from {wanted.address}", "oif tap-metadata")
@@ -258,7 +258,7 @@ def test_rules_move_before_those_of_others_and_back(kernel: Kernel, wanted: Want
     assert side.lead() == [
         f"{label}rule 5269 {selector} before '5270: from all lookup 52'" for selector in selectors
     ]
-    assert own.keys().isdisjoint(kernel.objects["rule"])
+    assert at_rest.keys().isdisjoint(kernel.objects["rule"])
     assert side.lead() == []
     assert not side.is_late
     moved = kernel.state()

@@ -33,9 +33,9 @@ def rule(priority: int, table: int = 52, *, action: int = 1, flags: int = 0, **f
             attributes.append((f"FRA_{name.upper()}", value))
     message["attrs"] = attributes
     message.encode()
-    found = Rule(bytes(message.data))
-    found.decode()
-    return found
+    made = Rule(bytes(message.data))
+    made.decode()
+    return made
 
 
 def own(priority: int, *, table: int = 2) -> list[Rule]:
@@ -88,11 +88,11 @@ def test_rules_move_before_one_that_could_take_packets(kind: str) -> None:
     taker = TAKERS[kind]
     plan = plan_of([LOCAL, taker, *AT_REST, OF_MAIN], OWN, PACKETS)
     assert plan.contender is taker
-    assert plan.add == [one | {"priority": taker.priority - 1} for one in OWN]
+    assert plan.add == [each | {"priority": taker.priority - 1} for each in OWN]
     assert plan.drop == [*OWN]
     moved = own(taker.priority - 1)
-    for found in ([LOCAL, *moved, taker, OF_MAIN], [LOCAL, *moved, taker, *AT_REST, OF_MAIN]):
-        plan = plan_of(found, OWN, PACKETS)
+    for present in ([LOCAL, *moved, taker, OF_MAIN], [LOCAL, *moved, taker, *AT_REST, OF_MAIN]):
+        plan = plan_of(present, OWN, PACKETS)
         assert (plan.add, plan.drop, plan.contender) == ([], [], None)
 
 
@@ -106,7 +106,7 @@ def test_missing_rules_are_added_at_their_priority_or_before_a_taker() -> None:
     assert plan_of([LOCAL, OF_MAIN], OWN, PACKETS).add == [*OWN]
     assert plan_of([LOCAL, AT_REST[0], OF_MAIN], OWN, PACKETS).add == [OIF]
     late = plan_of([LOCAL, rule(7), OF_MAIN], OWN, PACKETS)
-    assert (late.add, late.drop) == ([one | {"priority": 6} for one in OWN], [])
+    assert (late.add, late.drop) == ([each | {"priority": 6} for each in OWN], [])
 
 
 def test_nothing_precedes_the_first_priority() -> None:
@@ -120,7 +120,7 @@ def test_nothing_precedes_the_first_priority() -> None:
 def test_rules_move_back_when_the_taker_is_gone() -> None:
     plan = plan_of([LOCAL, *own(5269), OF_MAIN], OWN, PACKETS)
     assert plan.add == [*OWN]
-    assert plan.drop == [one | {"priority": 5269} for one in OWN]
+    assert plan.drop == [each | {"priority": 5269} for each in OWN]
     assert plan.contender is None
 
 
@@ -152,9 +152,9 @@ def test_selectors_of_ipv6_are_those_of_its_keys() -> None:
     key = IPv6Network("fd00:a9fe:a9fe:a9fe::/64")
     packets = Packets(ip_network("fd00::1"), key, "tap-metadata", frozenset({2}))
     for to, length, takes in (("fd00::", 8, True), ("2001:db8::", 32, False)):
-        found = rule(9, family=10, dst=to, dst_len=length)
-        assert found.takes(packets, before=32764) is takes
-        assert str(found) == f"9: from all to {to}/{length} lookup 52"
+        taker = rule(9, family=10, dst=to, dst_len=length)
+        assert taker.takes(packets, before=32764) is takes
+        assert str(taker) == f"9: from all to {to}/{length} lookup 52"
 
 
 def test_text_is_that_of_ip_rule() -> None:

@@ -92,11 +92,11 @@ def running(instance: str, *nics: DomainNic) -> Domain:
 
 
 def test_the_ports_id_decides() -> None:
-    mine, other = (
+    expected, other = (
         running(A, DomainNic(MAC, "x", PORT_ID)),
         running(B, DomainNic(MAC, "tap0", OTHER_ID)),
     )
-    assert match(PORT, [mine, other]) is mine
+    assert match(PORT, [expected, other]) is expected
     # Its device was taken over, its MAC is somebody else's too: neither is enough.
     assert match(PORT, [other]) is None
 

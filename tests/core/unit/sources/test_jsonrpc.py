@@ -21,17 +21,17 @@ MESSAGES = st.lists(st.dictionaries(st.text(), VALUES), min_size=1, max_size=3)
 
 def read(texts: Iterator[str], parser: type[Any] = MessageParser) -> list[Any]:
     """Return the messages of *texts* up to the first error, taken as a connection of ovs does."""
-    found, rest, one = [], "", parser()
+    messages, rest, current = [], "", parser()
     for text in texts:
         rest += text
         while rest:
-            rest = rest[one.feed(rest) :]
-            if one.is_done():
-                found.append(one.finish())
-                if isinstance(found[-1], str):
-                    return found
-                one = parser()
-    return found
+            rest = rest[current.feed(rest) :]
+            if current.is_done():
+                messages.append(current.finish())
+                if isinstance(messages[-1], str):
+                    return messages
+                current = parser()
+    return messages
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
@@ -42,7 +42,7 @@ def pieces(text: str, size: int) -> Iterator[str]:
 def test_messages_come_whole_wherever_their_texts_are_cut(
     messages: list[Any], size: int, ascii_alone: bool, between: str
 ) -> None:
-    text = between.join(json.dumps(one, ensure_ascii=ascii_alone) for one in messages)
+    text = between.join(json.dumps(message, ensure_ascii=ascii_alone) for message in messages)
     assert read(pieces(text, size)) == messages
 
 
@@ -90,7 +90,7 @@ class CutStream:
 @given(st.text(min_size=1), st.integers(1, 9))
 def test_a_character_may_come_in_two_readings(text: str, size: int) -> None:
     messages = [{"id": None, "method": text, "params": [text]} for _ in range(3)]
-    data = "".join(json.dumps(one, ensure_ascii=False) for one in messages)
+    data = "".join(json.dumps(each, ensure_ascii=False) for each in messages)
     stream = CutStream(data.encode(), size)
     connection = Connection(stream)
     methods = []

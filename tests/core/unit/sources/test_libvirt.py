@@ -73,8 +73,8 @@ def test_a_broken_file_costs_only_itself(
     assert ask(source).instance_id == A
     assert ask(source).instance_id == A
     assert len(parsed) == 2
-    (said,) = [r.getMessage() for r in caplog.records]
-    assert "0.xml" in said
+    (line,) = [r.getMessage() for r in caplog.records]
+    assert "0.xml" in line
 
 
 def test_a_folder_that_cannot_be_listed_is_a_failure(
@@ -91,8 +91,8 @@ def test_a_folder_that_cannot_be_listed_is_a_failure(
 def test_a_known_instance_has_the_project_of_its_definition(tmp_path: Path) -> None:
     source = LibvirtSource(Folders([tmp_path]))
     write(tmp_path, "a", definition(A, project="p"))
-    known = Port(name="x", row="r", ofport=1, instance_id=A)
-    assert ask(source, known).project_id == "p"
+    port = Port(name="x", row="r", ofport=1, instance_id=A)
+    assert ask(source, port).project_id == "p"
     assert ask(source) == Ownership()
     unverified = Port(name="x", row="r", ofport=1, instance_id=A, unverified=True)
     assert ask(source, unverified) == Ownership()
@@ -106,8 +106,8 @@ def test_questions_at_once_share_a_scan(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(folders, "scan", lambda: scans.append(1) or real())
     source = LibvirtSource(folders)
     pool = eventlet.GreenPool()
-    found = list(pool.imap(lambda _: ask(source), range(200)))
-    assert {one.instance_id for one in found} == {A}
+    answers = list(pool.imap(lambda _: ask(source), range(200)))
+    assert {answer.instance_id for answer in answers} == {A}
     assert len(scans) <= 2
 
 

@@ -10,7 +10,7 @@ VM = Parent(port_id="vm", port_name="tpi-1", instance_id="i")
 
 
 def row(iface_id: str = "other", mac_in_use: str = "", **ids: str) -> Interface:
-    keys = {"iface-id": iface_id, **{name.replace("_", "-"): one for name, one in ids.items()}}
+    keys = {"iface-id": iface_id, **{name.replace("_", "-"): text for name, text in ids.items()}}
     return Interface("p", "br-int", external_ids=keys, mac_in_use=mac_in_use)
 
 

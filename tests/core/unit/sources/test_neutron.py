@@ -32,8 +32,8 @@ def port(number: int) -> Port:
 
 @pytest.fixture
 def server() -> Iterator[Neutron]:
-    with Neutron() as one:
-        yield one
+    with Neutron() as started:
+        yield started
 
 
 MakeApi = Callable[..., NeutronApi]
@@ -113,9 +113,9 @@ def test_a_failure_is_told_and_the_next_try_succeeds(server: Neutron, api: MakeA
 
 
 def test_bytes_behind_an_answer_are_no_answer_to_another_request(load: Load) -> None:
-    def answer(asked: Asked) -> bytes:
+    def answer(request: Asked) -> bytes:
         late = NOT_FOUND if len(neutron.asked) > neutron.connections else b""
-        return late + reply({"path": asked.target})
+        return late + reply({"path": request.target})
 
     with OtherStore(answer) as neutron:
         session = neutron_options.session(load(neutron.url))
@@ -150,17 +150,17 @@ class Recording:
 
     def by_id(self, ids: Sequence[str]) -> list[Row]:
         self.calls.append(f"{len(ids)} ids")
-        return [harness.port(one, A, "p") for one in ids]
+        return [harness.port(port_id, A, "p") for port_id in ids]
 
 
 def test_questions_at_once_share_a_call() -> None:
     ports = Recording(*range(300))
     source = NeutronSource(ports, timeout=5)
     pool = eventlet.GreenPool()
-    found = list(pool.imap(lambda number: ask(source, number), range(300 + IDS_AT_ONCE + 1)))
-    assert {one.instance_id for one in found} == {A}
+    answers = list(pool.imap(lambda number: ask(source, number), range(300 + IDS_AT_ONCE + 1)))
+    assert {answer.instance_id for answer in answers} == {A}
     assert ports.calls == ["host", f"{IDS_AT_ONCE} ids", "1 ids"]
-    assert {one.instance_id for one in pool.imap(lambda n: ask(source, n), range(3))} == {A}
+    assert {answer.instance_id for answer in pool.imap(lambda n: ask(source, n), range(3))} == {A}
     assert ports.calls[3:] == ["3 ids"]
     list(pool.imap(lambda number: ask(source, number), range(LIST_FROM)))
     assert ports.calls[4:] == ["host"]
@@ -171,10 +171,10 @@ def test_a_call_that_takes_too_long_is_told() -> None:
     ports.pause = 5
     with pytest.raises(SourceError, match="no answer within"):
         ask(NeutronSource(ports, timeout=2))
-    found = NeutronSource(ports, timeout=1).find(
+    answer = NeutronSource(ports, timeout=1).find(
         PortQuery(Port(name="x", row="r", ofport=1, iface_id="container-7"), 0.0)
     )
-    assert (found, ports.calls) == (Ownership(), ["host"]), "no port of Neutron's"
+    assert (answer, ports.calls) == (Ownership(), ["host"]), "no port of Neutron's"
 
 
 def test_without_keystoneauth_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,17 +79,17 @@ def test_a_wrong_entry_is_named_with_its_cause() -> None:
 
 def test_a_port_has_a_bounded_number_of_them_and_of_faults() -> None:
     hops, faults = parse_next_hops(" ".join(f"10.0.0.{n}" for n in range(1, 3 * NEXT_HOPS_MAX)))
-    assert [one.ip for one in hops] == [f"10.0.0.{n}" for n in range(1, NEXT_HOPS_MAX + 1)]
+    assert [item.ip for item in hops] == [f"10.0.0.{n}" for n in range(1, NEXT_HOPS_MAX + 1)]
     assert len(faults) == NEXT_HOPS_MAX
-    assert all(f"{NEXT_HOPS_MAX} guest next hops" in one for one in faults)
+    assert all(f"{NEXT_HOPS_MAX} guest next hops" in item for item in faults)
 
 
 @given(st.text(max_size=200))
 def test_any_text_can_be_read(text: str) -> None:
     hops, faults = parse_next_hops(text)
     assert len(hops) <= NEXT_HOPS_MAX
-    assert all(str(IPv4Address(one.ip)) == one.ip for one in hops)
-    assert all(len(one) < 200 for one in faults)
+    assert all(str(IPv4Address(item.ip)) == item.ip for item in hops)
+    assert all(len(item) < 200 for item in faults)
 
 
 def test_a_port_has_those_of_its_row_and_a_wrong_one_does_not_stop_it() -> None:
@@ -149,20 +149,26 @@ class Api:
 
     def on_host(self, fields: Sequence[str]) -> list[Row]:
         self._call("host", fields)
-        return [self._row(one) for one in self.networks if one not in self.elsewhere]
+        return [self._row(number) for number in self.networks if number not in self.elsewhere]
 
     def by_id(self, ids: Sequence[str], fields: Sequence[str]) -> list[Row]:
         self._call(f"{len(ids)} ids", fields)
-        return [self._row(one) for one in self.networks if uuid(one) in ids]
+        return [self._row(number) for number in self.networks if uuid(number) in ids]
 
     def dhcp_ports(self, networks: Sequence[str]) -> list[Row]:
         self._call(f"{len(networks)} networks", PLACE)
         return [
             harness.port(
-                "d", "agent", "p", owner="network:dhcp", network=one, mac=MAC, ips=self.dhcp[one]
+                "d",
+                "agent",
+                "p",
+                owner="network:dhcp",
+                network=network,
+                mac=MAC,
+                ips=self.dhcp[network],
             )
-            for one in networks
-            if one in self.dhcp
+            for network in networks
+            if network in self.dhcp
         ]
 
     def _row(self, number: int) -> Row:
@@ -182,8 +188,8 @@ class World:
         self.ports: dict[PortId, Port] = {}
         self.hops = NextHops(self.api, self._deliver, self.ports.pop, timeout=0.2)
 
-    def _deliver(self, one: Port) -> None:
-        self.ports[one.id] = one
+    def _deliver(self, port: Port) -> None:
+        self.ports[port.id] = port
 
     def of(self, number: int = 1) -> tuple[NextHop, ...] | None:
         return self.ports[PortId(str(number))].next_hops
@@ -218,7 +224,7 @@ def test_a_network_is_asked_for_once_and_again_when_its_time_is_over(world: Worl
     CLOCK.advance(FRESH - 10)
     world.api.dhcp[NETWORK] = ["10.0.0.3"]
     world.hops.round()
-    assert [one.ip for one in world.of() or ()] == ["10.0.0.3"]
+    assert [hop.ip for hop in world.of() or ()] == ["10.0.0.3"]
     assert world.of(2) == world.of()
     assert world.api.calls[3:] == ["1 ids", "1 networks"]
     CLOCK.advance(FRESH)
@@ -335,19 +341,19 @@ def test_an_answer_that_takes_too_long_is_a_failure(world: World) -> None:
 
 
 def test_neutron_is_asked_for_the_dhcp_ports_of_networks() -> None:
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     class Session:
         def request(self, url: str, _method: str, params: list[tuple[str, str]]) -> Any:
-            asked.extend((url, *params))
+            requests.extend((url, *params))
             raise ValueError
 
     api = NeutronApi(Session(), host="h", where={}, endpoint="http://n")
     with pytest.raises(SourceError):
         api.dhcp_ports([NETWORK])
-    owners = [("device_owner", one) for one in ("network:dhcp", "network:distributed")]
-    assert asked[:4] == ["http://n/v2.0/ports", *owners, ("network_id", NETWORK)]
-    assert {("fields", "mac_address"), ("fields", "fixed_ips")} <= set(asked)
+    owners = [("device_owner", owner) for owner in ("network:dhcp", "network:distributed")]
+    assert requests[:4] == ["http://n/v2.0/ports", *owners, ("network_id", NETWORK)]
+    assert {("fields", "mac_address"), ("fields", "fixed_ips")} <= set(requests)
 
 
 def details(*vids: int, **more: Any) -> dict[str, Any]:
@@ -373,8 +379,8 @@ class Trunks:
         self.handed = 0
         self.stage = TrunkDetails(self, self.update, self.ports.pop, timeout=0.2)
 
-    def update(self, one: Port) -> None:
-        self.ports[one.id] = one
+    def update(self, port: Port) -> None:
+        self.ports[port.id] = port
         self.handed += 1
 
     def on_host(self, fields: Sequence[str]) -> list[Row]:
@@ -388,10 +394,12 @@ class Trunks:
         self.calls.append(what)
         if self.fault is not None:
             raise self.fault
-        return [{"id": one, **self.rows[one]} for one in ids if one in self.rows]
+        return [{"id": port_id, **self.rows[port_id]} for port_id in ids if port_id in self.rows]
 
     def vids(self, number: int = 1) -> list[int]:
-        return sorted(one.vid for one in self.ports if one.row == str(number) and one.vid)
+        return sorted(
+            port_id.vid for port_id in self.ports if port_id.row == str(number) and port_id.vid
+        )
 
 
 @pytest.fixture
@@ -405,48 +413,48 @@ def trunks() -> Trunks:
 def test_subports_have_their_parents_place_and_no_more_of_it(trunks: Trunks) -> None:
     assert trunks.vids() == []
     assert trunks.stage.round() == ROUND
-    found = trunks.ports[PortId("1", 100)]
-    assert (found.endpoint, found.kind, found.parent) == (
+    subport = trunks.ports[PortId("1", 100)]
+    assert (subport.endpoint, subport.kind, subport.parent) == (
         *(Endpoint(1, 100), PortKind.SUBPORT, "tap1"),
     )
-    assert (found.iface_id, found.mac, found.segmentation_id) == (uuid(100), GUEST_MAC, 100)
-    assert (found.instance_id, found.sources) == ("", {})
+    assert (subport.iface_id, subport.mac, subport.segmentation_id) == (uuid(100), GUEST_MAC, 100)
+    assert (subport.instance_id, subport.sources) == ("", {})
     assert trunks.ports[PortId("1")].kind is PortKind.PARENT
     assert trunks.vids() == [100, 200]
 
 
 def test_an_entry_of_ovsdb_comes_first(trunks: Trunks) -> None:
-    mine = port(vid=100, kind=PortKind.SUBPORT, iface_id="mine", parent="tap1")
-    trunks.stage.update(mine)
+    listed = port(vid=100, kind=PortKind.SUBPORT, iface_id="mine", parent="tap1")
+    trunks.stage.update(listed)
     trunks.stage.round()
-    assert trunks.ports[mine.id] == mine
+    assert trunks.ports[listed.id] == listed
     assert trunks.vids() == [100, 200]
-    other = replace(mine, vid=200)
+    other = replace(listed, vid=200)
     trunks.stage.update(other)
     assert trunks.ports[other.id] == other
     CLOCK.advance(ROUND)
     trunks.stage.round()
     assert trunks.ports[other.id] == other
-    trunks.stage.forget(mine.id)
-    assert trunks.ports[mine.id].iface_id == uuid(100), "Neutron's again"
+    trunks.stage.forget(listed.id)
+    assert trunks.ports[listed.id].iface_id == uuid(100), "Neutron's again"
 
 
 def test_an_attachment_that_leaves_ovsdb_leaves_at_once(trunks: Trunks) -> None:
     """Neutron is told of it last, and asked again later."""
-    ours = port(vid=100, kind=PortKind.SUBPORT, iface_id="mine", parent="tap1", attached="a")
-    changed = replace(ours, vid=200)
-    for one in (ours, changed, replace(changed, attached="")):
-        trunks.stage.update(one)
+    attached = port(vid=100, kind=PortKind.SUBPORT, iface_id="mine", parent="tap1", attached="a")
+    changed = replace(attached, vid=200)
+    for each in (attached, changed, replace(changed, attached="")):
+        trunks.stage.update(each)
     trunks.stage.round()
-    for one in (ours, changed):
-        trunks.stage.forget(one.id)
+    for each in (attached, changed):
+        trunks.stage.forget(each.id)
     assert trunks.vids() == [200], "Neutron's again"
     CLOCK.advance(ROUND)
     trunks.stage.round()
     assert trunks.vids() == [100, 200], "it stayed in Neutron"
-    trunks.stage.update(ours)
+    trunks.stage.update(attached)
     trunks.stage.forget(PortId("1"))
-    trunks.stage.forget(ours.id)
+    trunks.stage.forget(attached.id)
     assert trunks.ports == {}
 
 
@@ -481,13 +489,13 @@ def test_a_trunks_changes_are_seen_at_the_next_round(trunks: Trunks) -> None:
 
 def test_many_ports_are_asked_about_in_one_call_unless_their_tags_do_not_come() -> None:
     trunks = Trunks()
-    for one in (
+    for each in (
         port(1, name="tpi-1", kind=PortKind.PARENT),
         port(2, kind=PortKind.SUBPORT),
         port(3, fault="odd"),
         port(4, iface_id="no-uuid"),
     ):
-        trunks.stage.update(one)
+        trunks.stage.update(each)
     assert (trunks.stage.round(), trunks.calls) == (ROUND, [])
     for number in range(1, LIST_FROM + 1):
         trunks.rows[uuid(number)] = details(100)

@@ -51,7 +51,7 @@ def test_each_value_is_the_first_that_is_about_the_same_instance(
     given_answers: list[SourceAnswer], port_project: bool
 ) -> None:
     port = merge(ROW, given_answers, port_project=port_project)
-    known = next((a.ownership.instance_id for a in given_answers if a.ownership.instance_id), "")
+    instance = next((a.ownership.instance_id for a in given_answers if a.ownership.instance_id), "")
     expected, first = dict.fromkeys(FIELDS, ""), ""
     for answer in given_answers:
         if first and answer.ownership.instance_id not in ("", first):
@@ -59,7 +59,7 @@ def test_each_value_is_the_first_that_is_about_the_same_instance(
         first = first or answer.ownership.instance_id
         for name in FIELDS:
             expected[name] = expected[name] or getattr(answer.ownership, name)
-    assert port.instance_id == known == expected[FIELDS[0]]
+    assert port.instance_id == instance == expected[FIELDS[0]]
     assert port.instance_name == expected[FIELDS[2]]
     if expected["project_id"] or not port_project:
         assert port.project_id == expected["project_id"]
@@ -291,11 +291,11 @@ def test_ports_of_one_row_are_asked_about_apart() -> None:
     gate.send(Ownership("i", "p"))
     until(lambda: world.port.instance_id == "i")
     assert {port.id for port in world.history if port.instance_id} == {behind.id}
-    asked = len(a.asked)
+    queries = len(a.asked)
     world.resolver.renew(ROW.id)
     world.resolver.renew(behind.id)
-    until(lambda: len(a.asked) > asked)
-    assert {question.port.id for question in a.asked[asked:]} == {behind.id}
+    until(lambda: len(a.asked) > queries)
+    assert {question.port.id for question in a.asked[queries:]} == {behind.id}
 
 
 @pytest.mark.parametrize(
@@ -357,8 +357,8 @@ def test_who_names_an_instance_is_asked_whether_it_is_still_there() -> None:
     until(lambda: len(a.asked) > 3)
     assert len({port.instance_id for port in world.history}) == 2
     a.fails()
-    asked = len(a.asked)
-    until(lambda: len(a.asked) > asked)
+    queries = len(a.asked)
+    until(lambda: len(a.asked) > queries)
     assert world.port.instance_id == "i"
     a.says("j", "q", "n")
     until(lambda: world.port.instance_id == "j")
@@ -448,8 +448,8 @@ def test_a_subport_is_unnamed_only_when_all_sources_have_answered() -> None:
     until(lambda: len(a.asked) > 1)
     assert world.port.state is PortState.NO_INSTANCE
     a.waits(gate)
-    asked = len(a.asked)
-    until(lambda: len(a.asked) > asked)
+    queries = len(a.asked)
+    until(lambda: len(a.asked) > queries)
     assert world.port.state is PortState.NO_INSTANCE
     gate.send(Ownership())
     until(lambda: world.port.state is PortState.UNNAMED)

@@ -44,11 +44,11 @@ def text(*entries: Any) -> str:
 
 
 def test_an_entry_has_all_its_members() -> None:
-    found = parse(text(WHOLE, {"vid": 200}))
+    parsed = parse(text(WHOLE, {"vid": 200}))
     names = {"instance_id": INSTANCE, "project_id": "project", "attachment": OTHER_INSTANCE}
     entry = ListEntry(100, "p1", mac=MAC, mtu=1442, **names)
-    assert found.entries == {100: entry, 200: ListEntry(200)}
-    assert found.faults == ()
+    assert parsed.entries == {100: entry, 200: ListEntry(200)}
+    assert parsed.faults == ()
     assert entry.members() == WHOLE
 
 
@@ -87,29 +87,29 @@ WRONG_MEMBERS: list[tuple[dict[str, Any], str]] = [
 
 def test_a_wrong_entry_costs_that_entry() -> None:
     for wrong, cause in WRONG_MEMBERS:
-        found = parse(text(WHOLE | wrong, {"vid": 7}))
-        assert found.entries == {7: ListEntry(7)}, wrong
-        (fault,) = found.faults
+        parsed = parse(text(WHOLE | wrong, {"vid": 7}))
+        assert parsed.entries == {7: ListEntry(7)}, wrong
+        (fault,) = parsed.faults
         assert cause in fault
     others: list[Any] = [5, "100", None, [], [WHOLE]]
     for other in others:
-        found = parse(text(other, {"vid": 7}))
-        assert found.entries == {7: ListEntry(7)}
-        assert "it is not an object" in found.faults[0]
+        parsed = parse(text(other, {"vid": 7}))
+        assert parsed.entries == {7: ListEntry(7)}
+        assert "it is not an object" in parsed.faults[0]
 
 
 def test_a_vlan_id_that_is_there_twice_is_of_no_guest() -> None:
     for second in ({"vid": 100}, WHOLE, {"vid": 100, "instance_id": "odd"}):
-        found = parse(text(WHOLE, second, {"vid": 7}))
-        assert found.entries == {7: ListEntry(7)}
-        assert found.faults[-1].endswith("VID 100 is there 2 times, so that no entry of it counts")
+        parsed = parse(text(WHOLE, second, {"vid": 7}))
+        assert parsed.entries == {7: ListEntry(7)}
+        assert parsed.faults[-1].endswith("VID 100 is there 2 times, so that no entry of it counts")
 
 
 def test_a_member_with_its_name_twice_costs_its_entry_and_the_vlan_id() -> None:
     doubled = '[{"vid": 100, "vid": 200}, {"vid": 200}, {"vid": 7}]'
-    found = parse(doubled)
-    assert found.entries == {7: ListEntry(7)}
-    assert "a member has its name twice" in found.faults[0]
+    parsed = parse(doubled)
+    assert parsed.entries == {7: ListEntry(7)}
+    assert "a member has its name twice" in parsed.faults[0]
 
 
 def test_a_text_that_is_no_list_is_one_fault() -> None:
@@ -120,9 +120,9 @@ def test_a_text_that_is_no_list_is_one_fault() -> None:
         ("5", "it is not a JSON array"),
         (f"[{' ' * SIZE_MAX}]", "characters"),
     ):
-        found = parse(listed)
-        assert found.entries == {}
-        (fault,) = found.faults
+        parsed = parse(listed)
+        assert parsed.entries == {}
+        (fault,) = parsed.faults
         assert cause in fault
         assert fault.startswith("external_ids:dfmeta-subports: ")
         assert len(fault) < 160
@@ -136,9 +136,9 @@ def test_numbers_of_any_length_cost_their_entry() -> None:
 
 
 def test_many_faults_are_counted() -> None:
-    found = parse(text(*({"vid": 0} for _one in range(100))))
-    assert len(found.faults) == FAULTS_MAX
-    assert found.faults[-1].endswith(f"{100 - FAULTS_MAX + 1} more entries are wrong")
+    parsed = parse(text(*({"vid": 0} for _number in range(100))))
+    assert len(parsed.faults) == FAULTS_MAX
+    assert parsed.faults[-1].endswith(f"{100 - FAULTS_MAX + 1} more entries are wrong")
 
 
 def test_an_entry_is_added_replaced_and_removed_beside_others() -> None:
@@ -199,8 +199,8 @@ def test_the_entry_of_an_attachment_that_is_over_is_replaced() -> None:
     old = {"vid": 100, "instance_id": OTHER_INSTANCE, "attachment": OTHER_INSTANCE}
     elsewhere = {"vid": 5, "attachment": INSTANCE}
     for listed in ([old], [old, OWN.members()], [elsewhere], [elsewhere, OWN.members()]):
-        found = with_attachments(text({"vid": 7}, *listed), [OWN])
-        assert json.loads(found) == [{"vid": 7}, OWN.members()]
+        changed = with_attachments(text({"vid": 7}, *listed), [OWN])
+        assert json.loads(changed) == [{"vid": 7}, OWN.members()]
 
 
 def test_an_operators_values_for_an_attachment_stay_and_go_with_it() -> None:
@@ -208,11 +208,13 @@ def test_an_operators_values_for_an_attachment_stay_and_go_with_it() -> None:
     listed = with_entry(text(OWN.members()), ListEntry(100, instance_id=OTHER_INSTANCE, mtu=1400))
     given = {"vid": 100, "instance_id": OTHER_INSTANCE, "mtu": 1400, "attachment": INSTANCE}
     assert json.loads(listed) == [given]
-    found = with_attachments(listed, [OWN])
-    assert json.loads(found) == [{**given, "port_id": PORT, "mac": MAC}]
-    assert without_attachments(found, {INSTANCE}) == ""
+    changed = with_attachments(listed, [OWN])
+    assert json.loads(changed) == [{**given, "port_id": PORT, "mac": MAC}]
+    assert without_attachments(changed, {INSTANCE}) == ""
     # A port that was made anew.
-    (entry,) = json.loads(with_attachments(found, [ListEntry(100, INSTANCE, attachment=INSTANCE)]))
+    (entry,) = json.loads(
+        with_attachments(changed, [ListEntry(100, INSTANCE, attachment=INSTANCE)])
+    )
     assert (entry["port_id"], entry["instance_id"]) == (INSTANCE, OTHER_INSTANCE)
 
 
@@ -245,11 +247,13 @@ ENTRIES = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=examples(100))
 @given(st.lists(ENTRIES | VALUES, max_size=6))
 def test_of_any_list_the_entries_are_valid_and_single(entries: list[Any]) -> None:
-    found = parse(json.dumps(entries))
-    readable = [one for one in entries if isinstance(one, dict) and type(one.get("vid")) is int]
-    for vid, entry in found.entries.items():
+    parsed = parse(json.dumps(entries))
+    readable = [
+        member for member in entries if isinstance(member, dict) and type(member.get("vid")) is int
+    ]
+    for vid, entry in parsed.entries.items():
         assert (vid, 1 <= vid <= VID_MAX) == (entry.vid, True)
-        assert sum(one["vid"] == vid for one in readable) == 1
+        assert sum(member["vid"] == vid for member in readable) == 1
         # Its members are read as the same entry.
         assert parse(json.dumps([entry.members()])).entries == {vid: entry}
-    assert bool(found.faults) == (len(found.entries) < len(entries))
+    assert bool(parsed.faults) == (len(parsed.entries) < len(entries))

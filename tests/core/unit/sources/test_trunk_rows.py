@@ -60,11 +60,11 @@ class Ovsdb:
         )
 
     def bridges(self) -> dict[str, Any]:
-        return {one.name: one for one in self.tables["Bridge"].rows.values()}
+        return {bridge.name: bridge for bridge in self.tables["Bridge"].rows.values()}
 
     def interface(self, name: str) -> Any:
-        found = [one for one in self.tables["Interface"].rows.values() if one.name == name]
-        return found[0] if found else None
+        rows = [row for row in self.tables["Interface"].rows.values() if row.name == name]
+        return rows[0] if rows else None
 
     def add(self, bridge: str, name: str, *, tag: int = 0, **columns: Any) -> Any:
         base = {"type": "", "ofport": [next(self._numbers)], "external_ids": {}, "options": {}}
@@ -93,7 +93,7 @@ class Ovsdb:
 
     def remove(self, name: str) -> None:
         for bridge in self.bridges().values():
-            for port in [one for one in bridge.ports if one.name == name]:
+            for port in [row for row in bridge.ports if row.name == name]:
                 bridge.ports.remove(port)
                 self.changes.append(bridge)
                 self.delete_port(port)
@@ -114,11 +114,11 @@ class Ovsdb:
         self.changes.append(row)
 
     def port_row(self, name: str) -> Any:
-        return next(one for one in self.tables["Port"].rows.values() if one.name == name)
+        return next(row for row in self.tables["Port"].rows.values() if row.name == name)
 
     def take(self, update: Update) -> None:
-        for one in update.gone:
-            del self.known[one]
+        for port_id in update.gone:
+            del self.known[port_id]
         self.known |= {port.id: port for port in update.changed}
         self.changes = []
 
@@ -205,12 +205,12 @@ def test_a_subport_has_the_instance_of_its_entry_unless_its_row_has_one(ovsdb: O
     assert (ports["tpi-1"].mtu, ports["spi-1"].mtu) == (0, 1442)
     assert len(ovsdb.known) == 2, "its tags do not reach the bridge"
     ids = ovsdb.interface("spi-1").external_ids
-    for own, expected in (
+    for row_ids, expected in (
         ({}, (INSTANCE, "project")),
         ({INSTANCE_KEY: OTHER_INSTANCE}, (OTHER_INSTANCE, "")),
         ({INSTANCE_KEY: INSTANCE.upper()}, (INSTANCE, "project")),
     ):
-        ovsdb.change("spi-1", external_ids=ids | own)
+        ovsdb.change("spi-1", external_ids=ids | row_ids)
         subport = ovsdb.read()["spi-1"]
         assert (subport.instance_id, subport.project_id) == expected
     ovsdb.change("spi-1", external_ids=ids)
@@ -228,10 +228,10 @@ def test_a_list_of_a_port_on_the_bridge_makes_a_port_of_each_vlan(ovsdb: Ovsdb) 
     assert (parent.kind, parent.endpoint, parent.mtu) == (PortKind.PARENT, Endpoint(9), 0)
     assert ["9999" in fault for fault in parent.subport_faults] == [True]
     first, second = (ovsdb.known[PortId(parent.row, vid)] for vid in (100, 200))
-    for one, *expected in ((first, 100, OTHER_INSTANCE, "c", 1442), (second, 200, "", "", 0)):
-        found = [one.segmentation_id, one.instance_id, one.iface_id, one.mtu]
-        assert (found, one.endpoint) == (expected, Endpoint(9, one.vid))
-        assert (one.kind, one.parent) == (PortKind.SUBPORT, "tap9")
+    for subport, *expected in ((first, 100, OTHER_INSTANCE, "c", 1442), (second, 200, "", "", 0)):
+        values = [subport.segmentation_id, subport.instance_id, subport.iface_id, subport.mtu]
+        assert (values, subport.endpoint) == (expected, Endpoint(9, subport.vid))
+        assert (subport.kind, subport.parent) == (PortKind.SUBPORT, "tap9")
     ovsdb.change("tap9", external_ids=VM | {KEY: json.dumps(entries[1:])})
     ovsdb.read()
     assert PortId(parent.row, 100) not in ovsdb.known
@@ -272,7 +272,7 @@ class Changes(RuleBasedStateMachine):
         self.ovsdb = Ovsdb()
 
     def there(self) -> Iterable[str]:
-        return [one.name for one in self.ovsdb.tables["Interface"].rows.values()]
+        return [row.name for row in self.ovsdb.tables["Interface"].rows.values()]
 
     @rule(name=st.sampled_from(["tbr-1", "tbr-2", "br-int"]))
     def toggle_bridge(self, name: str) -> None:
@@ -325,10 +325,10 @@ class Changes(RuleBasedStateMachine):
         if bridge not in self.ovsdb.bridges():
             return
         port = self.ovsdb.port_row(name)
-        for one in self.ovsdb.bridges().values():
-            if port in one.ports:
-                one.ports.remove(port)
-                self.ovsdb.changes.append(one)
+        for row in self.ovsdb.bridges().values():
+            if port in row.ports:
+                row.ports.remove(port)
+                self.ovsdb.changes.append(row)
         self.ovsdb.bridges()[bridge].ports.append(port)
         self.ovsdb.changes += [self.ovsdb.bridges()[bridge], port]
 
@@ -374,9 +374,9 @@ class World:
 
 
 def test_a_subport_gets_the_project_of_its_parent_and_not_its_instance() -> None:
-    found = World().put(PARENT, NAMED)
-    assert (found.instance_id, found.project_id) == (OTHER_INSTANCE, "p")
-    assert found.sources["project_id"] == "parent"
+    port = World().put(PARENT, NAMED)
+    assert (port.instance_id, port.project_id) == (OTHER_INSTANCE, "p")
+    assert port.sources["project_id"] == "parent"
     unnamed = World().put(PARENT, replace(SUB, unnamed=True))
     assert (unnamed.instance_id, unnamed.state) == ("", PortState.UNNAMED)
 
@@ -409,10 +409,10 @@ def test_a_change_and_the_end_of_a_parent_are_followed() -> None:
 def test_with_parent_a_subport_is_its_vm() -> None:
     world = World(own=False)
     vm = replace(PARENT, instance_name="web", unverified=True)
-    found = world.put(replace(NAMED, project_id="q"), vm)
-    values = (found.instance_id, found.project_id, found.instance_name, found.unverified)
+    port = world.put(replace(NAMED, project_id="q"), vm)
+    values = (port.instance_id, port.project_id, port.instance_name, port.unverified)
     assert values == (INSTANCE, "p", "web", True)
-    assert set(found.sources.values()) == {"parent"}
+    assert set(port.sources.values()) == {"parent"}
     assert world.put(replace(SUB, unnamed=True)).state is PortState.SERVED
     world.stage.forget(PARENT.id)
     assert world.ports["sub"].state is PortState.NO_INSTANCE
@@ -436,20 +436,20 @@ ANY = st.builds(
 def test_after_any_changes_each_port_is_as_if_all_had_come_anew(
     steps: list[Any], own: bool
 ) -> None:
-    found: dict[PortId, Port] = {}
-    stage = Subports(lambda port: found.update({port.id: port}), found.pop, independent=own)
-    there: dict[PortId, Port] = {}
+    delivered: dict[PortId, Port] = {}
+    stage = Subports(lambda port: delivered.update({port.id: port}), delivered.pop, independent=own)
+    present: dict[PortId, Port] = {}
     for step in steps:
         if isinstance(step, Port):
             # A name belongs to one row.
             step = replace(step, row=step.name)
-            there[step.id] = step
+            present[step.id] = step
             stage.put(step)
-        elif PortId(step) in there:
-            del there[PortId(step)]
+        elif PortId(step) in present:
+            del present[PortId(step)]
             stage.forget(PortId(step))
     anew: dict[PortId, Port] = {}
     other = Subports(lambda port: anew.update({port.id: port}), anew.pop, independent=own)
-    for port in there.values():
+    for port in present.values():
         other.put(port)
-    assert found == anew
+    assert delivered == anew
