@@ -446,7 +446,8 @@ class Reconciler:
         try:
             self.channel.commit([mod], what, bundle=False).wait()
         except SwitchError as error:
-            if purpose_of(mod.cookie) in self._pipeline.needed:
+            purpose = purpose_of(mod.cookie)
+            if purpose is not None and purpose.is_needed:
                 raise
             LOG.warning("%s", error)
             return error.cause

@@ -197,6 +197,9 @@ TABLES: Mapping[Stage, Table] = {
 }
 
 
+_NEEDED: Final = True
+
+
 class Purpose(enum.IntEnum):
     """All kinds of flows that dfmeta adds to a switch, each with its table and its priority.
 
@@ -205,30 +208,33 @@ class Purpose(enum.IntEnum):
 
     stage: Stage
     priority: Priority
+    is_needed: bool
+    """Whether no guest is served without the flows, or frames could go astray: their refusal is an
+    error."""
 
-    def __new__(cls, value: int, stage: Stage, priority: Priority) -> Self:
+    def __new__(cls, value: int, stage: Stage, priority: Priority, is_needed: bool = False) -> Self:
         purpose = int.__new__(cls, value)
         purpose._value_ = value
-        purpose.stage, purpose.priority = stage, priority
+        purpose.stage, purpose.priority, purpose.is_needed = stage, priority, is_needed
         return purpose
 
     GUEST_HTTP = 1, Stage.CLASSIFY, Priority.HOOK
     """A guest's TCP to port 80 of the service, except SYNs → service table."""
     GUEST_ARP = 2, Stage.CLASSIFY, Priority.HOOK
     """A guest's ARP request for 169.254.169.254: answered on the port where it came in."""
-    FROM_TAP = 3, Stage.CLASSIFY, Priority.HOOK
+    FROM_TAP = 3, Stage.CLASSIFY, Priority.HOOK, _NEEDED
     """All frames from tap-metadata → reply table."""
     SYN = 4, Stage.SERVICE, Priority.SYN
     """The first SYN of an address → controller."""
     ADDRESS = 5, Stage.SERVICE, Priority.ADDRESS
     """TCP of a known address → tap-metadata, with its key as source address."""
-    SERVICE_DROP = 6, Stage.SERVICE, Priority.DROP
+    SERVICE_DROP = 6, Stage.SERVICE, Priority.DROP, _NEEDED
     """Frames that are neither SYNs nor from a known address: dropped."""
     REPLY = 7, Stage.REPLY, Priority.ADDRESS
     """An answer to a key → the port of that key only."""
     KEY_ARP = 8, Stage.REPLY, Priority.ADDRESS
     """The host's ARP request for a key: answered with the guest's MAC."""
-    REPLY_DROP = 9, Stage.REPLY, Priority.DROP
+    REPLY_DROP = 9, Stage.REPLY, Priority.DROP, _NEEDED
     """All other frames from tap-metadata: dropped."""
     GUEST_SYN = 10, Stage.CLASSIFY, Priority.HOOK
     """A guest's SYN to port 80 of the service → service table."""
@@ -272,23 +278,23 @@ class Purpose(enum.IntEnum):
     """A container's frame with other addresses: dropped."""
 
     # The flows of the second bridge.
-    META_FROM_PATCH = 65, Stage.META_CLASSIFY, Priority.HOOK
+    META_FROM_PATCH = 65, Stage.META_CLASSIFY, Priority.HOOK, _NEEDED
     """TCP from the integration bridge → source table."""
-    META_FROM_TAP = 66, Stage.META_CLASSIFY, Priority.HOOK
+    META_FROM_TAP = 66, Stage.META_CLASSIFY, Priority.HOOK, _NEEDED
     """The host's untagged TCP → reply table, with the VLAN tag of ``provider_vlan_id``."""
     META_FROM_TAP_ARP = 67, Stage.META_CLASSIFY, Priority.HOOK
     """The host's ARP requests → neighbour table."""
     META_FROM_TAP_ND = 68, Stage.META_CLASSIFY, Priority.HOOK
     """The host's solicitations, as advertisements → neighbour table."""
-    META_OTHER_DROP = 69, Stage.META_CLASSIFY, Priority.BELOW_HOOK
+    META_OTHER_DROP = 69, Stage.META_CLASSIFY, Priority.BELOW_HOOK, _NEEDED
     """All other frames from the two ports: dropped."""
     META_SOURCE = 70, Stage.META_SOURCE, Priority.ADDRESS
     """TCP with a Meta MAC → proxy table, with that number's Meta IP as the source address."""
-    META_SOURCE_DROP = 71, Stage.META_SOURCE, Priority.DROP
+    META_SOURCE_DROP = 71, Stage.META_SOURCE, Priority.DROP, _NEEDED
     """TCP without a Meta MAC in use: dropped."""
-    META_TO_PROXY = 72, Stage.META_PROXY, Priority.ADDRESS
+    META_TO_PROXY = 72, Stage.META_PROXY, Priority.ADDRESS, _NEEDED
     """TCP to port 80 of the service → tap-meta, to the proxy's listener."""
-    META_PROXY_DROP = 73, Stage.META_PROXY, Priority.DROP
+    META_PROXY_DROP = 73, Stage.META_PROXY, Priority.DROP, _NEEDED
     """All other TCP from guests: dropped."""
     META_KEY_ARP = 74, Stage.META_NEIGHBOURS, Priority.ADDRESS
     """The host's ARP request for a Meta IP: answered with the Meta MAC."""
@@ -298,7 +304,7 @@ class Purpose(enum.IntEnum):
     """A request for any other address: dropped."""
     META_REPLY = 77, Stage.META_REPLY, Priority.ADDRESS
     """An answer to a Meta IP → integration bridge, to its Meta MAC."""
-    META_REPLY_DROP = 78, Stage.META_REPLY, Priority.DROP
+    META_REPLY_DROP = 78, Stage.META_REPLY, Priority.DROP, _NEEDED
     """All other TCP of the host: dropped."""
 
     @property
@@ -386,9 +392,6 @@ class Pipeline:
     """The tables of one bridge."""
 
     tables: Mapping[Stage, Table]
-    needed: frozenset[Purpose]
-    """Flows without which no guest is served, or without which frames could go astray: their
-    refusal is an error."""
     removal_rank: Mapping[Purpose, int] = field(default_factory=dict)
     """Purpose → its place in the order of removals; all others come last."""
     shows_numbers: bool = False
@@ -402,8 +405,6 @@ class Pipeline:
 
 BR_INT: Final = Pipeline(
     TABLES,
-    # Frames from tap-metadata must not go anywhere else.
-    needed=frozenset({Purpose.FROM_TAP, Purpose.SERVICE_DROP, Purpose.REPLY_DROP}),
     # A path to the proxy is removed before its return path.
     removal_rank={
         Purpose.GUEST_SYN: 0,
@@ -421,20 +422,7 @@ BR_INT: Final = Pipeline(
 """The pipeline of the bridge with the guests' ports."""
 TABLES_TAKEN = len(TABLES) - 1
 """Number of tables, from ``table_base`` up, that dfmeta uses."""
-BR_META: Final = Pipeline(
-    META_TABLES,
-    needed=frozenset(
-        {
-            Purpose.META_FROM_PATCH,
-            Purpose.META_FROM_TAP,
-            Purpose.META_TO_PROXY,
-            Purpose.META_OTHER_DROP,
-            Purpose.META_SOURCE_DROP,
-            Purpose.META_PROXY_DROP,
-            Purpose.META_REPLY_DROP,
-        }
-    ),
-)
+BR_META: Final = Pipeline(META_TABLES)
 """The pipeline of the second bridge of ``identity_scheme = meta_ip``. The numbers of its tables are
 those of specification 001, "Metadata data pipelines"."""
 

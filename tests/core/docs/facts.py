@@ -240,7 +240,7 @@ def _pipeline() -> Iterable[str]:
     yield f"``table_base`` ({LAYOUT.table_base})"
     yield {5: "the four numbers after it"}[pipeline.TABLES_TAKEN]
     yield f"id {pipeline.CONTROLLER_ID} ({pipeline.CONTROLLER_ID:#x})"
-    fixed = [one.name for one in sorted(pipeline.BR_INT.needed)]
+    fixed = [purpose.name for purpose in pipeline.BR_INT.purposes if purpose.is_needed]
     yield f"except {', '.join(fixed[:-1])} and {fixed[-1]}"
     yield f"in bundles of {reconciler.BATCH}"
     yield f"every {controller.FULL_CHECK_INTERVAL:g} seconds"
