@@ -106,15 +106,15 @@ class MetadataApp(OSKenApp):
         message = event.msg
         if not self.controller.bridge.channel.uses(message.datapath):
             return
-        learner, purpose = self.controller.learner, purpose_of(message.cookie)
-        ofport, frame = message.match["in_port"], bytes(message.data)
+        purpose, frame = purpose_of(message.cookie), bytes(message.data)
+        learner = self.controller.learner
         if purpose is Purpose.PROBE:
             for probe in self.controller.probes:
                 probe.packet_in(frame)
         elif purpose is Purpose.GUEST_ND_BARE:
-            learner.answer_solicitation(ofport, frame)
+            learner.answer_solicitation(message.match["in_port"], frame)
         elif purpose in (Purpose.SYN, Purpose.SUBPORT_SYN):
-            learner.packet_in(ofport, frame)
+            learner.packet_in(message.match["in_port"], frame)
             # os-ken handles all queued packet-ins one after the other, without a pause.
             self._turns.give_way()
 
