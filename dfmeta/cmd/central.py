@@ -190,7 +190,7 @@ class Central:
         if self._guests is not None:
             self._guests.reload(conf)
         set_up_logging(debug=conf.debug)
-        changes.tell(LOG)
+        changes.log(LOG)
 
 
 class Guests:

@@ -90,10 +90,10 @@ class Start:
             return False
         # The guest of a port decides which addresses may be kept. A slow source delays no start.
         self._await_identities()
-        parts.memory.rest_strangers(parts.registry)
+        parts.memory.quarantine_keys(parts.registry)
         if not self.wait_for(self._listens, self._no_tap):
             return False
-        parts.tell_tap()
+        parts.update_tap()
         self.tap_is_known = True
         connect(parts.controller, group.openflow_connection, group.ovsdb_connection)
         if not self._await_switch():
@@ -178,7 +178,7 @@ class Start:
     def _tap_is_there(self) -> bool:
         parts = self._parts
         try:
-            return parts.tap.look_after(parts.watcher, parts.update)
+            return parts.tap.ensure(parts.watcher, parts.update)
         except DfmetaError as error:
             faults.refuse_elsewhere(error, parts.conf.df_metadata, self._argv)
             parts.tap.last_error = str(error)
@@ -198,7 +198,7 @@ class Start:
             if error.errno != errno.ENODEV:
                 raise
             tap.last_error = os.strerror(error.errno)
-            tap.look_now()
+            tap.recheck()
             return False
         return True
 
@@ -324,14 +324,14 @@ class Daemon:
             self._reload()
         tap = self.parts.tap
         try:
-            tap.look_after(self.parts.watcher, self.parts.update)
-            tap.listeners.look_after()
+            tap.ensure(self.parts.watcher, self.parts.update)
+            tap.listeners.ensure_kept()
             self.parts.write_ids()
         except DfmetaError as error:
             if str(error) != tap.last_error:
                 LOG.warning("%s", error)
             tap.last_error = str(error)
-        self._tell_tap()
+        self._update_tap()
         self.parts.save()
 
     def _rest(self) -> None:
@@ -368,7 +368,7 @@ class Daemon:
                 LOG.warning("OVSDB at %s does not answer", parts.watcher.remote)
             parts.update = replace(before, connected=False, changed=(), gone=(), answered=0)
             return
-        parts.tap.look_now()
+        parts.tap.recheck()
         was, now = before.bridge, update.bridge
         if was is not None and now is not None and was.controllers != now.controllers:
             # A bridge deletes all flows when its first controller is added or its last one removed.
@@ -388,13 +388,13 @@ class Daemon:
         if update.answered:
             parts.controller.numbers.answered(update.answered)
         # Also while waiting for the switch: Open vSwitch may report the device's MAC late.
-        self._tell_tap()
+        self._update_tap()
 
-    def _tell_tap(self) -> None:
+    def _update_tap(self) -> None:
         """Pass tap-metadata to the controller, which changes the flows if it differs."""
         parts = self.parts
         if self._start.tap_is_known and 4 in parts.tap.listeners.sockets:
-            parts.tell_tap()
+            parts.update_tap()
 
     def _reload(self) -> None:
         parts = self.parts
@@ -403,7 +403,7 @@ class Daemon:
             changes = keep_running_values(conf, parts.conf, daemon=PROG)
             mount = self._admin.prepare(conf)
             if parts.proxy is not None:
-                parts.proxy.reload(conf, partial(changes.tell, LOG))
+                parts.proxy.reload(conf, partial(changes.log, LOG))
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             return

@@ -187,7 +187,7 @@ class SystemdKeeper:
                 name = FD_NAMES[sock.family]
             notify(self._environ, f"FDSTORE=1\nFDNAME={name}", (fd,))
 
-    def look_after(self, fds: Sequence[int]) -> None:
+    def ensure_kept(self, fds: Sequence[int]) -> None:
         """Do nothing: systemd does not lose a stored descriptor."""
 
     def drop(self) -> None:
@@ -239,7 +239,7 @@ class HolderKeeper:
             self._await_end()
         self._start(fds)
 
-    def look_after(self, fds: Sequence[int]) -> None:
+    def ensure_kept(self, fds: Sequence[int]) -> None:
         """Start another holder if the current one has ended.
 
         :raises HostError: when no holder can be started.

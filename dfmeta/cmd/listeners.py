@@ -159,14 +159,14 @@ class GuestListeners:
         self._confine(index)
         return index, before != NO_DEVICE
 
-    def look_after(self) -> None:
+    def ensure_kept(self) -> None:
         """Check that the listeners are still kept, and keep them again if not.
 
         :raises HostError: when they cannot be kept.
         """
         kept = self._numbers(without=self._elsewhere)
         if kept:
-            self._keeper.look_after(kept)
+            self._keeper.ensure_kept(kept)
 
     def close_former(self) -> None:
         """Close the listeners of an earlier run that are not used.

@@ -135,12 +135,12 @@ class Parts:
             return None
         return EarlierService(str(group.ip))
 
-    def tell_tap(self) -> None:
+    def update_tap(self) -> None:
         """Pass the ports to the controller, which changes the flows if they differ."""
         update, sock = self.update, self.tap.listeners.sockets.get(4)
         if self.controller.meta is not None:
             self.controller.meta.set_tap(self.tap.meta_tap(update, sock))
-        self.controller.bridge.set_tap(self.tap.as_flows_need_it(update, sock))
+        self.controller.bridge.set_tap(self.tap.flow_target(update, sock))
 
     def write_ids(self) -> None:
         """Write Meta addresses of ports into OVSDB that it does not have yet.

@@ -111,10 +111,10 @@ class ReadinessLog:
     def run(self, ended: Callable[[], bool]) -> None:
         """Check until the daemon has *ended*; run it in its own greenthread after the start."""
         while not ended():
-            self.look()
+            self.check()
             threads.sleep(INTERVAL)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check which parts are missing now."""
         missing, now = self._health.missing(), self._clock()
         for name in missing:

@@ -90,7 +90,7 @@ class Serving:
                 "serve": Function(self._serve),
                 "metrics": Function(metrics.samples),
                 # Sent before the result. Messages keep their order, so the report arrives first.
-                "recent": Function(self._tell_recent),
+                "recent": Function(self._report_recent),
                 "rebind": Function(self._have_bound),
                 "stop": Function(self._stop, float, waits=True),
             }
@@ -153,7 +153,7 @@ class Serving:
             if self._server is not None:
                 self._server.stop(grace)
             self._pipe.send("samples", metrics.samples())
-            self._tell_recent()
+            self._report_recent()
             threads.sleep(0)
         finally:
             # Closing the pipe ends the process, also after a failure above.
@@ -162,18 +162,18 @@ class Serving:
     def _push(self) -> None:
         for turn in itertools.count(1):
             threads.sleep(TELL)
-            self._tell_accepted()
+            self._report_accepted()
             if turn % PUSH_TURNS == 0:
                 self._pipe.send("samples", metrics.samples())
-                self._tell_recent()
+                self._report_recent()
 
-    def _tell_accepted(self) -> None:
-        self._tell_ports("accepted", ACCEPTED.take())
+    def _report_accepted(self) -> None:
+        self._report_ports("accepted", ACCEPTED.take())
 
-    def _tell_recent(self) -> None:
-        self._tell_ports("recent", RECENT.take())
+    def _report_recent(self) -> None:
+        self._report_ports("recent", RECENT.take())
 
-    def _tell_ports(self, function: str, ports: Sequence[object]) -> None:
+    def _report_ports(self, function: str, ports: Sequence[object]) -> None:
         for first in range(0, len(ports), PORTS_AT_ONCE):
             self._pipe.send(function, ports[first : first + PORTS_AT_ONCE])
 

@@ -64,7 +64,7 @@ class SavedGuests:
                     if address is not None:
                         yield endpoint, number, address
 
-    def rest_strangers(self, registry: Registry) -> None:
+    def quarantine_keys(self, registry: Registry) -> None:
         """Make the keys rest that another guest of a port used at the end of the previous run, and
         those that rested then. The others are kept for their guests."""
         registry.rest(None, self.state.resting)

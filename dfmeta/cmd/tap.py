@@ -102,12 +102,12 @@ class TapKeeper:
             # Before the device is up, so that no connection is refused.
             self.listeners.open_now()
             self._changes.take(self._follow())
-            self._ensure()
+            self._ensure_host()
         except (HostError, StartError, OSError) as error:
             LOG.debug("Not listening yet: %s", error)
 
-    def look_now(self) -> None:
-        """Make the next :meth:`look_after` check at once whether the kernel reports a change.
+    def recheck(self) -> None:
+        """Make the next :meth:`ensure` check at once whether the kernel reports a change.
 
         Without one the host's side is not read: that takes longer than a request, and OVSDB reports
         each guest that comes or goes.
@@ -119,7 +119,7 @@ class TapKeeper:
             return bool(socket.if_nametoindex(self._group.metadata_interface))
         return False
 
-    def look_after(self, watcher: OvsdbWatcher, update: Update) -> bool:
+    def ensure(self, watcher: OvsdbWatcher, update: Update) -> bool:
         """Check port, device, address, rules and route, and create those that are missing.
 
         :return: whether all are in place.
@@ -192,7 +192,7 @@ class TapKeeper:
         changed = self._changes.take(index)
         done, wanting = self.host.look()
         if changed or wanting or not self._known or clock.now() >= self._next_full_look:
-            done += self._ensure()
+            done += self._ensure_host()
         if device.disable_tx_checksum(self._group.metadata_interface):
             done.append("TX checksum offload off")
         before = device.raise_arp_ignore() if self._family.arp else None
@@ -206,7 +206,7 @@ class TapKeeper:
         """Keep the routing rules before others', in an endless loop; run it in its own greenthread.
 
         The rule of a VPN takes answers to guests until dfmeta's rules have moved, and
-        :meth:`look_after` may be late by a second.
+        :meth:`ensure` may be late by a second.
         """
         while True:
             try:
@@ -231,7 +231,7 @@ class TapKeeper:
         if done:
             LOG.info("Configured %s: %s", self._group.metadata_interface, ", ".join(done))
 
-    def _ensure(self) -> list[str]:
+    def _ensure_host(self) -> list[str]:
         """Put the host's side in place, and return a description of each change."""
         self._known = False
         done = self.host.ensure()
@@ -325,7 +325,7 @@ class TapKeeper:
             raise HostError(what="listening", device=name, cause=error.strerror or error) from error
         return index
 
-    def as_flows_need_it(self, update: Update, sock: Any) -> Tap | None:
+    def flow_target(self, update: Update, sock: Any) -> Tap | None:
         """Return the target of the flows; None while the port does not exist.
 
         With a second bridge, that is the patch port that leads there.

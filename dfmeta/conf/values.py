@@ -77,17 +77,17 @@ class Changes:
     waiting: tuple[str, ...]
     """Options that need a restart."""
 
-    def tell(self, log: logging.Logger) -> None:
+    def log(self, logger: logging.Logger) -> None:
         """Log the result of a SIGHUP: a line for the options in force, one for those not yet.
 
         Only names are logged, since a value may be a secret.
         """
         if self.taken:
-            log.info("Reloaded, with changed options: %s", ", ".join(self.taken))
+            logger.info("Reloaded, with changed options: %s", ", ".join(self.taken))
         else:
-            log.info("Reloaded, and no option that can be reloaded has changed")
+            logger.info("Reloaded, and no option that can be reloaded has changed")
         if self.waiting:
-            log.warning(
+            logger.warning(
                 "Not changed until a restart, the values in force stay: %s", ", ".join(self.waiting)
             )
 

@@ -94,7 +94,7 @@ def test_an_option_may_come_from_the_environment(
 def test_page_has_the_lines_that_a_reload_logs(caplog: pytest.LogCaptureFixture) -> None:
     changes = Changes(taken=("[df_metadata] hold_timeout",), waiting=("[df_metadata] port",))
     with caplog.at_level("INFO"):
-        changes.tell(daemon.LOG)
+        changes.log(daemon.LOG)
     assert "".join(f"    {line}\n" for line in caplog.messages) in CONFIGURATION
 
 

@@ -270,7 +270,7 @@ def repository(tmp_path: Path) -> Repository:
 
 def said(caplog: pytest.LogCaptureFixture, changes: Changes) -> list[tuple[str, str]]:
     with caplog.at_level(logging.INFO):
-        changes.tell(logging.getLogger("test"))
+        changes.log(logging.getLogger("test"))
     return [(one.levelname, one.getMessage()) for one in caplog.records]
 
 

@@ -27,7 +27,7 @@ class World:
     def passes(self, seconds: float, *gone: str) -> None:
         self.gone = set(gone)
         for _ in range(int(seconds)):
-            self.log.look()
+            self.log.check()
             self.now += 1
 
 

@@ -268,7 +268,7 @@ def test_numbers_of_the_host_that_rest_do_so_after_a_restart(tmp_path: Path) -> 
 
     registry, memory = of_the_host(port(15, name="tap3")), SavedGuests(tmp_path)
     assert memory.state.resting == [2]
-    memory.rest_strangers(registry)
+    memory.quarantine_keys(registry)
     assert sorted(registry.allocator.resting()) == [2, 3], "the guest of ofport 14 is gone as well"
     assert number(registry, Endpoint(15)) == 4
 
@@ -282,7 +282,7 @@ def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -
     for instance in (INSTANCE, OTHER_INSTANCE):
         here = replace(port(instance=instance), meta=meta)
         registry = of_the_host(port(14, name="tap2"), here)
-        SavedGuests(tmp_path).rest_strangers(registry)
+        SavedGuests(tmp_path).quarantine_keys(registry)
         assert number(registry, Endpoint(14)) not in (2, 3)
         mine = {number(registry, HERE, ip) for ip in ("10.0.0.5", "10.0.0.6")}
         assert mine == {2, 3} if instance == INSTANCE else not mine & {2, 3}

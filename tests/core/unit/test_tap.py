@@ -77,7 +77,7 @@ def look(keeper: Any, update: Update = THERE) -> bool:
     watcher = SimpleNamespace(
         ensure_tap=lambda: None, reconfigure=lambda: keeper.requests.append("numbers")
     )
-    return bool(keeper.look_after(watcher, update))
+    return bool(keeper.ensure(watcher, update))
 
 
 def test_a_look_that_fails_takes_it_away_until_one_succeeds(keeper: Any) -> None:
@@ -98,7 +98,7 @@ def test_side_of_the_kernel_is_read_again_after_a_change(keeper: Any) -> None:
     looks = []
     for _ in range(3):
         keeper._next_look = 0.0  # a second is over
-        assert keeper.look_after(SimpleNamespace(), THERE)
+        assert keeper.ensure(SimpleNamespace(), THERE)
         looks.append(len(keeper.seen))
     assert looks == [1, 2, 2]
 
@@ -123,13 +123,13 @@ def test_flows_lead_to_ipv6_only_while_the_host_has_it_and_the_listener_is_open(
     for serves, versions in ((False, (4,)), (False, (4, 6)), (True, (4,))):
         keeper.host.serves_ipv6 = serves
         keeper.listeners.sockets = dict.fromkeys(versions, sock)
-        without = keeper.as_flows_need_it(THERE, sock)
+        without = keeper.flow_target(THERE, sock)
         assert (without.ip6, without.guest_ip6) == ("", ())
     keeper.listeners.sockets = {4: sock, 6: sock}
-    update = keeper.as_flows_need_it(THERE, sock)
-    assert (update.ip6, update.guest_ip6) == (HOST_IP6, ("fe80::a9fe:a9fe", "fd00:ec2::254"))
-    assert str(update.keys.network(6)) == GROUP.key_prefix6
-    assert (update.ip, update.guest_ip) == (GROUP.host_ip, GROUP.ip)
+    target = keeper.flow_target(THERE, sock)
+    assert (target.ip6, target.guest_ip6) == (HOST_IP6, ("fe80::a9fe:a9fe", "fd00:ec2::254"))
+    assert str(target.keys.network(6)) == GROUP.key_prefix6
+    assert (target.ip, target.guest_ip) == (GROUP.host_ip, GROUP.ip)
 
 
 class Calls:

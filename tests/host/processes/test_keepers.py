@@ -67,11 +67,11 @@ def test_systemd_gets_the_listener_of_a_daemon_that_ran_without_it(
 
 def test_a_holder_that_has_ended_is_replaced(held: HolderKeeper, listener: socket.socket) -> None:
     held.keep([listener.fileno()])
-    held.look_after([listener.fileno()])
+    held.ensure_kept([listener.fileno()])
     another = HolderKeeper(held.name, TERMS)
     held.drop()
     assert another.take() == []
-    held.look_after([listener.fileno()])
+    held.ensure_kept([listener.fileno()])
     held.release()
     assert same(another.take(), listener)
     another.drop()

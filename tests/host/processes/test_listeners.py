@@ -47,7 +47,7 @@ class Keeping:
     def keep(self, fds: Sequence[int]) -> None:
         self.kept.append([os.fstat(fd).st_ino for fd in fds])
 
-    def look_after(self, fds: Sequence[int]) -> None:
+    def ensure_kept(self, fds: Sequence[int]) -> None:
         self.keep(fds)
 
     def drop(self) -> None:
@@ -240,7 +240,7 @@ def test_a_unit_with_both_needs_no_keeper(make: Make, earlier: GuestListeners) -
     listeners.open()
     assert inodes(listeners) == inodes(earlier)
     assert keeping.kept == [None]
-    listeners.look_after()
+    listeners.ensure_kept()
     listeners.undo()
     assert keeping.kept == [None]
 
