@@ -52,10 +52,10 @@ COMPUTED: Final[Mapping[str, tuple[str, ...]]] = {
 PASSED_ON: Final[Mapping[str, Set[str]]] = {
     "guest/cni/host_api.py CONTAINER": {"fullmatch"},
     "guest/cni/host_api.py IFNAME": {"fullmatch"},
-    "guest/cni/host_api.py NUMBER": {"fullmatch"},
     "guest/tag_devices.py _SCSI": {"fullmatch"},
     "guest/tag_devices.py _STABLE": {"fullmatch"},
     "guest/tag_devices.py _XEN": {"fullmatch"},
+    "store/lookup/upstream.py UUID": {"fullmatch"},
 }
 """Those whose methods are called by another name → the methods."""
 SMALL, FACTOR, TIMES = 256, 8, 3
