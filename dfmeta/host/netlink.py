@@ -52,10 +52,11 @@ RULE_OIF = 32765
 """Priorities of our two rules; the specification shows the second."""
 MAIN_TABLE = 254
 """RT_TABLE_MAIN of linux/rtnetlink.h."""
-MOVE_FIRST: Final = 0.25
+MOVE_FIRST: Final = 0.004
 MOVE_MOST: Final = 300.0
-"""Seconds of the first pause between two moves of the rules, and of the longest."""
-QUARREL: Final = 5.0
+"""Seconds of the first pause between two moves of the rules, and of the longest. The program of a
+VPN adds some rules one after the other, and answers to guests must not leave by its tunnel."""
+QUARREL: Final = 1.0
 """Seconds of a pause from which on it is logged that another program's rule comes first."""
 CALM: Final = 60.0
 """Seconds after the last pause until the rules move back to their own priorities."""

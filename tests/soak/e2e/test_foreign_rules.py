@@ -81,6 +81,6 @@ def test_a_program_that_wants_to_be_first_too_ends_no_quarrel(
                 assert rule in line["text"]
         finally:
             end(program)
-        assert agent.log()[log:].count(" before '") <= 24
+        assert agent.log()[log:].count(" before '") <= 30
         namespace.ip("rule del lookup 77", "route flush table 77")
         asks_both(guest)
