@@ -36,7 +36,6 @@ from dfmeta.errors import (
     Unauthorized,
 )
 from dfmeta.model import Answer
-from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import LogThrottle
 from dfmeta.store.api import openapi, routes
 from dfmeta.store.api.representations import (
@@ -108,13 +107,10 @@ class AuditedCall:
 
 
 class Audit:
-    """Writes the lines of the audit.
+    """Writes the lines of the audit."""
 
-    :param clock: monotonic seconds.
-    """
-
-    def __init__(self, *, clock: Callable[[], float] = clock.now) -> None:
-        self._throttle = LogThrottle(REFUSALS, clock=clock)
+    def __init__(self) -> None:
+        self._throttle = LogThrottle(REFUSALS)
 
     def note(self, call: AuditedCall, status: int) -> None:
         """Write the line of a request that is for a change or is refused; others have none.

@@ -252,17 +252,13 @@ class KeyCache:
     """Holds the keys of the last successful fetch.
 
     :param fetch: returns the keys, or raises :class:`IssuerError`. Blocks only the caller's thread.
-    :param clock: monotonic seconds.
     """
 
-    def __init__(
-        self, fetch: Callable[[], Sequence[IssuerKey]], *, clock: Callable[[], float] = clock.now
-    ) -> None:
+    def __init__(self, fetch: Callable[[], Sequence[IssuerKey]]) -> None:
         self._fetch = fetch
-        self._clock = clock
         self._lock = threading.Lock()
         self._keys: tuple[IssuerKey, ...] = ()
-        self._due = self._search_due = clock()
+        self._due = self._search_due = clock.now()
         self._failure = ""
 
     def find(self, kid: str | None, algorithm: str) -> IssuerKey | None:
@@ -282,12 +278,12 @@ class KeyCache:
         return key
 
     def _refresh(self) -> None:
-        if self._clock() < self._due:
+        if clock.now() < self._due:
             return
         # While there are keys, no thread waits for the fetch of another thread.
         if self._lock.acquire(blocking=not self._keys):
             try:
-                if self._clock() >= self._due:
+                if clock.now() >= self._due:
                     self._load()
             finally:
                 self._lock.release()
@@ -295,7 +291,7 @@ class KeyCache:
     def _search(self) -> None:
         """Fetch again, unless another thread has just done so, also while this thread waited."""
         with self._lock:
-            now = self._clock()
+            now = clock.now()
             if self._keys and now >= self._search_due:
                 self._search_due = now + SEARCH_PAUSE
                 self._load()
@@ -308,7 +304,7 @@ class KeyCache:
             if not self._failure:
                 LOG.warning("no keys from the issuer of tokens: %s", error)
             self._failure = str(error)
-            self._due = self._clock() + (AWAY_PAUSE if self._keys else RETRY_PAUSE)
+            self._due = clock.now() + (AWAY_PAUSE if self._keys else RETRY_PAUSE)
         else:
             LOG.log(
                 logging.INFO if self._failure or first else logging.DEBUG,
@@ -316,7 +312,7 @@ class KeyCache:
                 len(self._keys),
             )
             self._failure = ""
-            self._due = self._clock() + LIFESPAN
+            self._due = clock.now() + LIFESPAN
 
 
 def _pick(keys: Sequence[IssuerKey], kid: str | None, algorithm: str) -> IssuerKey | None:

@@ -30,7 +30,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,13 +90,11 @@ class TokenFile:
     If the file is invalid after a change, the tokens that were read before stay valid. If the file
     has been removed, no token is valid.
 
-    :param clock: seconds of Unix time.
     :raises TokenFileError: the file exists and cannot be used.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = clock.wall) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._clock = clock
         self._mark = _mark(path)
         self._tokens = read_tokens(path)
         self._warn_if_gone()
@@ -110,7 +108,7 @@ class TokenFile:
         for line in self._tokens:
             if hmac.compare_digest(line.digest, digest):
                 match = line
-        if match is None or match.expired(self._clock()):
+        if match is None or match.expired(clock.wall()):
             return None
         return Client(f"token {match.name}", frozenset(match.scopes))
 

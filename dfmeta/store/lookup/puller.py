@@ -24,7 +24,6 @@ from typing import Any, Final, TypeVar, cast
 
 from dfmeta import metrics
 from dfmeta.errors import LookupAnswerError, LookupAwayError
-from dfmeta.http.client import Clock
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import Backoff, LogThrottle
 from dfmeta.store.db.cache import LruCache
@@ -71,8 +70,6 @@ class Puller:
     :class:`~dfmeta.errors.LookupAwayError` (503 for a guest) or
     :class:`~dfmeta.errors.LookupAnswerError` (502) when a needed half is not known and the
     upstream store gives no usable answer.
-
-    :param clock: monotonic seconds.
     """
 
     def __init__(
@@ -81,14 +78,12 @@ class Puller:
         upstream: Upstream,
         *,
         lifetimes: Lifetimes | None = None,
-        clock: Clock = clock.now,
     ) -> None:
         self._repository = repository
         self._upstream = upstream
         self._lifetimes = lifetimes or Lifetimes()
-        self._clock = clock
         self._flights = Flights()
-        self._failures = LookupFailures(clock=clock)
+        self._failures = LookupFailures()
         self._absent: LruCache[Question, float] = LruCache(ENTRIES)
         """Until when a query counts as "no record" at the upstream store."""
         self._later: LruCache[Question, float] = LruCache(ENTRIES)
@@ -179,7 +174,7 @@ class Puller:
 
     def _is_until(self, memory: LruCache[Question, float], key: Question) -> bool:
         until = memory.get(key)
-        return until is not None and self._clock() < until
+        return until is not None and clock.now() < until
 
     def _pull(self, kind: Kind, record_id: str, record: Record | None) -> Record | None:
         """Fetch a half, unless that is under way; return the stored record if it fails."""
@@ -194,7 +189,7 @@ class Puller:
             if record is None or not is_known:
                 raise
             memory = self._later if record.has(kind) else self._absent
-            memory.put(key, self._clock() + LATER)
+            memory.put(key, clock.now() + LATER)
             return record
         return self._repository.get(record_id)
 
@@ -236,12 +231,12 @@ class Puller:
         """Store a fetched half, or remember that the upstream store has none."""
         key = (kind, record_id)
         if fetched is None:
-            self._absent.put(key, self._clock() + self._lifetimes.negative)
+            self._absent.put(key, clock.now() + self._lifetimes.negative)
             if before is not None and before.has(kind):
                 self._repository.remove(kind, record_id, fetched=True)
         elif not self._store_fetched(fetched, over=before if forced else None):
             # The stored half is newer; do not query again soon.
-            self._later.put(key, self._clock() + max(LATER, self._lifetimes.expiry))
+            self._later.put(key, clock.now() + max(LATER, self._lifetimes.expiry))
 
     def _store_fetched(self, fetched: Push, *, over: Record | None = None) -> bool:
         self._absent.drop((fetched.kind, fetched.record_id))
@@ -279,7 +274,7 @@ class Puller:
                 self._absent.drop(key)
                 return
             # The record was pushed here without that address.
-        self._absent.put(key, self._clock() + self._lifetimes.negative)
+        self._absent.put(key, clock.now() + self._lifetimes.negative)
 
     def _asked(self, key: Question, ask: Callable[[], Push | None]) -> Push | None:
         self._failures.check(key)
@@ -354,22 +349,19 @@ class LookupFailures:
     been answered. All queries for one half are suspended when two different ones have failed
     without an answer between them: one broken record of the upstream store must not block other
     records, nor one broken half the other half.
-
-    :param clock: monotonic seconds.
     """
 
-    def __init__(self, *, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._failures: LruCache[Hashable, tuple[Backoff, Failure]] = LruCache(ENTRIES)
         self._last: dict[Hashable, Hashable] = {}
         """Half → the query that failed last, if none was answered since."""
-        self._throttle = LogThrottle(clock=clock)
+        self._throttle = LogThrottle()
 
     def check(self, name: Question) -> None:
         """Raise the error of a recent failure of *name*, of its half or of all queries."""
         for question in (name, name[0], None):
             failure = self._failures.get(question)
-            if failure is not None and failure[0].rests(self._clock()):
+            if failure is not None and failure[0].rests(clock.now()):
                 raise type(failure[1])(**failure[1].fields)
 
     def failed(self, name: Question, error: Failure) -> None:
@@ -377,7 +369,7 @@ class LookupFailures:
         # A copy without traceback, which would keep its frames in memory.
         kept = type(error)(**error.fields)
         entry = (Backoff(REST), kept)
-        entry[0].failed(self._clock())
+        entry[0].failed(clock.now())
         self._failures.put(name, entry)
         half, whole = name[0], error.fields.get("whole")
         again = self._last.get(half) not in (None, name) and isinstance(error, LookupAwayError)

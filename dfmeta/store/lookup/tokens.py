@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
 from dfmeta.errors import LookupAnswerError, LookupAwayError
-from dfmeta.http.client import Clock, HttpClient, UrlRequest
+from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.runtime import clock
 from dfmeta.store.lookup.upstream import fetch
 from dfmeta.store.strictjson import loads_object
@@ -104,16 +104,11 @@ class IssuerToken:
     """The token that an issuer gives for credentials.
 
     Safe to use from several threads: one of them fetches for all.
-
-    :param clock: monotonic seconds.
     """
 
-    def __init__(
-        self, credentials: Credentials, client: HttpClient, *, clock: Clock = clock.now
-    ) -> None:
+    def __init__(self, credentials: Credentials, client: HttpClient) -> None:
         self._credentials = credentials
         self._client = client
-        self._clock = clock
         self._lock = threading.Lock()
         self._endpoint: tuple[str, bool] | None = None
         self._token = ""
@@ -121,12 +116,12 @@ class IssuerToken:
 
     def get(self, *, deadline: float, refused: str = "") -> str:
         """See :meth:`.TokenSource.get`."""
-        if not self._lock.acquire(timeout=max(0.0, deadline - self._clock())):
+        if not self._lock.acquire(timeout=max(0.0, deadline - clock.now())):
             raise self._away("the issuer did not provide one in time")
         try:
             if refused and self._token == refused:
                 self._token = ""
-            if not self._token or self._clock() >= self._until:
+            if not self._token or clock.now() >= self._until:
                 self._fetch(deadline)
             return self._token
         finally:
@@ -148,7 +143,7 @@ class IssuerToken:
             **({} if basic else client),
         }
         body = urlencode({name: text for name, text in form.items() if text})
-        begun = self._clock()
+        begun = clock.now()
         status, answer = self._ask(url, deadline, headers, body.encode())
         if status != 200:
             # The endpoint may have moved: the next fetch runs discovery again.

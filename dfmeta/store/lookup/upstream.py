@@ -27,7 +27,7 @@ from dfmeta.errors import (
     UpstreamAwayError,
     UpstreamError,
 )
-from dfmeta.http.client import Clock, HttpClient, UrlRequest
+from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.http.responses import HttpResponse
 from dfmeta.runtime import clock
 from dfmeta.store.api.checks import MEMBERS, USERDATA_MAX
@@ -61,9 +61,6 @@ _TRANSIENT: Final = frozenset({408, 425, 429})
 """Statuses, besides 5xx, of a server that may answer later (RFC 9110, 15.5; RFC 8470; RFC 6585)."""
 _random: Final = random.SystemRandom()
 
-Wait = Callable[[int], float]
-"""Seconds to wait after a try, by its number from 1 on."""
-
 
 class TokenSource(Protocol):
     """Returns valid tokens."""
@@ -96,7 +93,6 @@ class Upstream:
     :param base_url: URL that the operator has configured, ``http`` or ``https``, with or without a
         path.
     :param tokens: source of tokens; None: queries have no token.
-    :param clock: monotonic seconds.
     """
 
     def __init__(
@@ -106,16 +102,12 @@ class Upstream:
         client: HttpClient,
         tokens: TokenSource | None = None,
         patience: Patience | None = None,
-        clock: Clock = clock.now,
-        wait: Wait | None = None,
     ) -> None:
         self._base = base_url.rstrip("/")
         self._name = urlsplit(base_url).netloc
         self._client = client
         self._tokens = tokens
         self._patience = patience or Patience()
-        self._clock = clock
-        self._wait = wait or pause
         self._turns = {kind: threading.BoundedSemaphore(AT_ONCE) for kind in Kind}
 
     def by_address(self, kind: Kind, address: Address) -> Push | None:
@@ -146,7 +138,7 @@ class Upstream:
         :param record_id: a UUID in lower case.
         :raises LookupAwayError, LookupAnswerError: see :meth:`by_address`.
         """
-        deadline = self._clock() + seconds
+        deadline = clock.now() + seconds
         token = self._tokens.get(deadline=deadline) if self._tokens else ""
         return self._exchange(f"/device-metadata/{record_id}", token, deadline)
 
@@ -154,8 +146,8 @@ class Upstream:
         self, kind: Kind, path: str, read: Callable[[HttpResponse], Push], *, retry: bool
     ) -> Push | None:
         tries = self._patience.retries + 1 if retry else 1
-        end = self._clock() + tries * self._patience.timeout
-        if not self._turns[kind].acquire(timeout=end - self._clock()):
+        end = clock.now() + tries * self._patience.timeout
+        if not self._turns[kind].acquire(timeout=end - clock.now()):
             cause = f"{AT_ONCE} lookups of {kind} are already under way"
             raise LookupAwayError(upstream=self._name, cause=cause, whole=False)
         try:
@@ -176,13 +168,13 @@ class Upstream:
             try:
                 return self._try(path, end)
             except LookupAwayError:
-                if number >= tries or self._clock() + WAIT >= end:
+                if number >= tries or clock.now() + WAIT >= end:
                     raise
-            clock.sleep(min(self._wait(number), end - self._clock()))
+            clock.sleep(min(pause(number), end - clock.now()))
             number += 1
 
     def _try(self, path: str, end: float) -> HttpResponse:
-        deadline = min(end, self._clock() + self._patience.timeout)
+        deadline = min(end, clock.now() + self._patience.timeout)
         token = self._tokens.get(deadline=deadline) if self._tokens else ""
         reply = self._exchange(path, token, deadline)
         if reply.status == 401 and self._tokens:
