@@ -20,7 +20,7 @@ from dfmeta.conf import store as store_options
 from dfmeta.errors import ConfigError, StoreError, TokenFileError
 from dfmeta.runtime import hub, names, threads
 from dfmeta.runtime.threads import call_in_thread
-from dfmeta.store.api.admin import AdminApi, Gate, later
+from dfmeta.store.api.admin import AdminApi, Gate, not_open
 from dfmeta.store.auth.caller import Authorizer, Verifier
 from dfmeta.store.auth.tokens import TokenFile
 from dfmeta.store.db.repository import Repository
@@ -136,7 +136,7 @@ class StoreApi:
 
     def __call__(self, request: webob.Request) -> webob.Response:
         """Answer one request."""
-        return (self._api or later)(request)
+        return (self._api or not_open)(request)
 
 
 def make_authorizer(conf: cfg.ConfigOpts) -> Authorizer | None:

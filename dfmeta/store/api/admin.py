@@ -315,7 +315,7 @@ class AdminApi:
         return _listed(_existing(changed))
 
 
-def later(request: webob.Request) -> webob.Response:
+def not_open(request: webob.Request) -> webob.Response:
     """Answer any request with 503, until the API is available."""
     error = ApiError(status=503, message="the store is not open yet")
     return _respond(_refusal(error), request)

@@ -48,7 +48,7 @@ from dfmeta.store.db.record import (
     PutResult,
     Record,
     Whole,
-    changes,
+    changed_columns,
     dump_document,
     parse_document,
     parse_network,
@@ -147,7 +147,7 @@ class StoreClient:
         wanted = had if networks is KEEP else tuple(networks)
         stored = before or Record(record_id, b"", UNKNOWN, UNKNOWN)
         columns = {"userdata": userdata, "http_tokens": http_tokens}
-        values, changed = changes(stored, patch=document or {}, columns=columns)
+        values, changed = changed_columns(stored, patch=document or {}, columns=columns)
         changed += ["addresses"] if wanted != had else []
         new = parse_document(record_id, values.get("metadata", stored.metadata))
         contents = _halves(before, new, changed, userdata=userdata)

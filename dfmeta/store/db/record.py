@@ -261,7 +261,7 @@ def is_older(document: Mapping[str, object], stored: str) -> bool:
         return new < before
 
 
-def changes(
+def changed_columns(
     before: Record, *, patch: Mapping[str, object] | Whole, columns: Mapping[str, object]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the columns to write, and the names of the members and columns that change."""
@@ -284,7 +284,7 @@ def changes(
     return values, changed
 
 
-def half(before: Record, push: Push, *, fetched: bool) -> dict[str, Any] | None:
+def half_columns(before: Record, push: Push, *, fetched: bool) -> dict[str, Any] | None:
     """Return the columns that replace a half of a record; None if the stored half is newer."""
     value: str | bytes
     if isinstance(push.content, bytes):

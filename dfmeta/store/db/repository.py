@@ -42,10 +42,10 @@ from dfmeta.store.db.record import (
     Record,
     Summary,
     Whole,
-    changes,
+    changed_columns,
     containing,
     dump_document,
-    half,
+    half_columns,
     parse_document,
     stamp,
 )
@@ -264,10 +264,10 @@ class Repository:
 
         def work(connection: Connection) -> PutResult:
             before, created = _lock(connection, record_id.lower())
-            values, changed = changes(before, patch=patch, columns=columns)
+            values, changed = changed_columns(before, patch=patch, columns=columns)
             if values:
                 _update(connection, before.id, values)
-            if networks is not KEEP and own(connection, before.id, networks):
+            if networks is not KEEP and set_networks(connection, before.id, networks):
                 changed.append("addresses")
             return PutResult(created=created, changed=tuple(changed))
 
@@ -301,7 +301,7 @@ class Repository:
         def work(connection: Connection) -> bool:
             before, _created = _lock(connection, fetched.record_id)
             yields = over is None or over.updated_at != before.updated_at
-            values = half(before, fetched, fetched=True)
+            values = half_columns(before, fetched, fetched=True)
             if values is None or (yields and before.pushed(fetched.kind)):
                 return False
             whole = not (yields and before.pushed(fetched.kind.other))
@@ -309,7 +309,7 @@ class Repository:
                 values["http_tokens"] = fetched.http_tokens
             _update(connection, before.id, values)
             if whole and fetched.networks is not KEEP:
-                own(connection, before.id, fetched.networks, spare=True)
+                set_networks(connection, before.id, fetched.networks, spare=True)
             return True
 
         return self._database.run(work, write=True)
@@ -443,14 +443,14 @@ def _lock(
 
 def _push(connection: Connection, push: Push) -> bool:
     before, _created = _lock(connection, push.record_id.lower())
-    values = half(before, push, fetched=False)
+    values = half_columns(before, push, fetched=False)
     if values is None:
         return False
     if push.http_tokens is not KEEP:
         values["http_tokens"] = push.http_tokens
     _update(connection, before.id, values)
     if push.networks is not KEEP:
-        own(connection, before.id, push.networks)
+        set_networks(connection, before.id, push.networks)
     return True
 
 
@@ -460,7 +460,7 @@ def _update(connection: Connection, record_id: str, values: Mapping[str, Any]) -
 
 
 def _remove(connection: Connection, record_id: str) -> None:
-    own(connection, record_id, [])
+    set_networks(connection, record_id, [])
     connection.execute(_DELETE, {"record_id": record_id})
 
 
@@ -469,7 +469,7 @@ def _utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def own(
+def set_networks(
     connection: Connection, record_id: str, networks: Sequence[Network], *, spare: bool = False
 ) -> bool:
     """Make *networks* the complete list of a record's networks, and take them from other records.
