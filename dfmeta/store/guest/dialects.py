@@ -120,7 +120,7 @@ def not_found(segments: Sequence[str], settings: AnswerSettings) -> Answer:
     return select(segments, settings)[0].not_found
 
 
-class _Made:
+class _RecordAnswers:
     """The document and the answers that have been built from a record."""
 
     def __init__(self, record: Record) -> None:
@@ -141,7 +141,7 @@ class Answers:
 
     def __init__(self, settings: AnswerSettings) -> None:
         self._settings = settings
-        self._kept: LruCache[str, _Made] = LruCache(BYTES)
+        self._kept: LruCache[str, _RecordAnswers] = LruCache(BYTES)
 
     def answer(
         self, record: Record, segments: Sequence[str], request: GuestRequest, *, mac: str = ""
@@ -155,29 +155,29 @@ class Answers:
         :param mac: of the guest's port; empty: not known.
         :raises StoreError: the record's document is not a JSON object.
         """
-        made = self._of(record)
+        entry = self._entry(record)
         key = (mac, *segments)
-        kept = made.answers.get(key)
+        kept = entry.answers.get(key)
         if kept is None:
-            made_now = answer(made.document, segments, self._settings, mac=mac)
-            if made_now is None:
+            fresh = answer(entry.document, segments, self._settings, mac=mac)
+            if fresh is None:
                 return None
-            kept = tagged(made_now)
-            self._keep(made, key, kept)
+            kept = tagged(fresh)
+            self._keep(entry, key, kept)
         return unless_known(kept, request)
 
-    def _of(self, record: Record) -> _Made:
-        made = self._kept.get(record.id)
+    def _entry(self, record: Record) -> _RecordAnswers:
+        entry = self._kept.get(record.id)
         # Nearly always it is the same object. A record made of defaults is a new one each time.
-        if made is None or (made.record is not record and made.record != record):
-            made = _Made(record)
-            self._kept.put(record.id, made, size=ENTRY + made.size)
-        return made
+        if entry is None or (entry.record is not record and entry.record != record):
+            entry = _RecordAnswers(record)
+            self._kept.put(record.id, entry, size=ENTRY + entry.size)
+        return entry
 
-    def _keep(self, made: _Made, key: tuple[str, ...], answer: Answer) -> None:
-        size = 0 if answer.body is made.record.userdata else len(answer.body)
-        if size <= made.room:
-            made.answers[key] = answer
-            made.room -= size
-            made.size += size
-            self._kept.put(made.record.id, made, size=ENTRY + made.size)
+    def _keep(self, entry: _RecordAnswers, key: tuple[str, ...], answer: Answer) -> None:
+        size = 0 if answer.body is entry.record.userdata else len(answer.body)
+        if size <= entry.room:
+            entry.answers[key] = answer
+            entry.room -= size
+            entry.size += size
+            self._kept.put(entry.record.id, entry, size=ENTRY + entry.size)

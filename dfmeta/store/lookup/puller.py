@@ -148,17 +148,17 @@ class Puller:
         After an invalid answer for one half, the other half is tried, because the answer came
         quickly. If the upstream store is slow or away, the guest has waited long enough.
         """
-        nonsense: LookupAnswerError | None = None
+        invalid: LookupAnswerError | None = None
         for kind in sorted(Kind, key=lambda half: record is None or not record.has(half)):
             if self._is_wanted(kind, record_id, record):
                 try:
                     record = self._pull(kind, record_id, record)
                 except LookupAnswerError as error:
-                    nonsense = error
+                    invalid = error
             if record is not None and record.has(kind):
                 return record
-        if nonsense is not None:
-            raise nonsense
+        if invalid is not None:
+            raise invalid
         return record
 
     def _is_wanted(self, kind: Kind, record_id: str, record: Record | None) -> bool:
@@ -244,7 +244,7 @@ class Puller:
 
     def _discover(self, address: Address, need: Need) -> Record | None:
         """Query the upstream store for an address that no record here has."""
-        nonsense: LookupAnswerError | None = None
+        invalid: LookupAnswerError | None = None
         others = (kind for kind in Kind if need.record and kind not in need.halves)
         for kind in (*need.halves, *others):
             key = (kind, str(address))
@@ -255,12 +255,12 @@ class Puller:
             except LookupAnswerError as error:
                 if kind in need.halves:
                     raise
-                nonsense = error
+                invalid = error
             record = self._repository.find(address)
             if record is not None and not record.empty:
                 return record
-        if nonsense is not None:
-            raise nonsense
+        if invalid is not None:
+            raise invalid
         return None
 
     def _ask_address(self, key: Question, address: Address) -> None:

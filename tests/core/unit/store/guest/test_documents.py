@@ -236,7 +236,7 @@ def answer(kept: Answers, record: Record, path: str, **headers: str) -> Answer |
 
 def made(kept: Answers, record: Record) -> int:
     """How many answers are kept of a record."""
-    return len(kept._of(record).answers)
+    return len(kept._entry(record).answers)
 
 
 def test_an_answer_is_made_once_for_equal_records_and_all_spellings(kept: Answers) -> None:
