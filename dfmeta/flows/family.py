@@ -77,18 +77,8 @@ def neighbour_discovery(mac: str, ips: tuple[str, ...]) -> tuple[Flow, ...]:
     solicitation = icmpv6_message(ND_SOLICITATION)
     return (
         flow(Purpose.GUEST_DAD, {**solicitation, "ipv6_src": UNSPECIFIED}),
-        flow(
-            Purpose.GUEST_ND_ANSWER,
-            solicitation,
-            actions=ADVERTISE,
-            goto=Stage.ND,
-        ),
-        flow(
-            Purpose.KEY_ND_ANSWER,
-            solicitation,
-            actions=ADVERTISE,
-            goto=Stage.ND,
-        ),
+        flow(Purpose.GUEST_ND_ANSWER, solicitation, actions=ADVERTISE, goto=Stage.ND),
+        flow(Purpose.KEY_ND_ANSWER, solicitation, actions=ADVERTISE, goto=Stage.ND),
         *(flow(Purpose.SERVICE_ND, nd_advertisement(ip), actions=nd_reply(ip, mac)) for ip in ips),
         flow(Purpose.ND_DROP, {}),
     )

@@ -28,7 +28,6 @@ from dfmeta.flows.flow import (
     ETH_ARP,
     ND_SOLICITATION,
     TAGGED,
-    UNTAGGED,
     Flow,
     Output,
     PopVlan,
@@ -36,6 +35,7 @@ from dfmeta.flows.flow import (
     SetField,
     Value,
     flow,
+    frames_of,
 )
 from dfmeta.flows.integration_bridge import ServedEndpoint
 from dfmeta.flows.pipeline import METADATA_PORT, Purpose, Stage
@@ -72,8 +72,10 @@ class MetaTap:
 
 def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
     """Return the flows that do not depend on guests."""
+    from_tap = frames_of(Endpoint(tap.ofport))
+    request: Mapping[str, Value] = {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST}
     flows = [
-        flow(Purpose.META_FROM_TAP_ARP, _arp(tap.ofport), goto=Stage.META_NEIGHBOURS),
+        flow(Purpose.META_FROM_TAP_ARP, {**from_tap, **request}, goto=Stage.META_NEIGHBOURS),
         flow(Purpose.META_OTHER_DROP, {"in_port": tap.patch}),
         flow(Purpose.META_OTHER_DROP, {"in_port": tap.ofport}),
         flow(Purpose.META_SOURCE_DROP, {}),
@@ -84,31 +86,19 @@ def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
     for family, services in tap.services():
         flows += _of_version(tap, family, services)
     if tap.guest_ip6:
-        match = {**_untagged(tap.ofport), **icmpv6_message(ND_SOLICITATION)}
-        goto = Stage.META_NEIGHBOURS
-        flows.append(
-            flow(
-                Purpose.META_FROM_TAP_ND,
-                match,
-                actions=ADVERTISE,
-                goto=goto,
-            )
-        )
+        match, goto = {**from_tap, **icmpv6_message(ND_SOLICITATION)}, Stage.META_NEIGHBOURS
+        flows.append(flow(Purpose.META_FROM_TAP_ND, match, actions=ADVERTISE, goto=goto))
     return tuple(flows)
 
 
 def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iterator[Flow]:
     tag = (PushVlan(), SetField("vlan_vid", TAGGED | tap.vlan))
     # The integration bridge sends no tagged frame here; one that had a tag would not be a guest's.
-    from_patch = {**_untagged(tap.patch), **family.tcp}
+    from_patch = {**frames_of(Endpoint(tap.patch)), **family.tcp}
     yield flow(Purpose.META_FROM_PATCH, from_patch, goto=Stage.META_SOURCE)
     # A second tag would hide the first: Open vSwitch goes on matching the packet behind it.
-    yield flow(
-        Purpose.META_FROM_TAP,
-        {**_untagged(tap.ofport), **family.tcp},
-        actions=tag,
-        goto=Stage.META_REPLY,
-    )
+    from_tap = {**frames_of(Endpoint(tap.ofport)), **family.tcp}
+    yield flow(Purpose.META_FROM_TAP, from_tap, actions=tag, goto=Stage.META_REPLY)
     gateway = tap.keys.gateway(family.version)
     for ip in services:
         yield flow(
@@ -178,11 +168,3 @@ def _reply(family: Family, label: str, key: str, *, service: str, tap: MetaTap) 
             Output(tap.patch),
         ),
     )
-
-
-def _arp(ofport: int) -> Mapping[str, Value]:
-    return {**_untagged(ofport), "eth_type": ETH_ARP, "arp_op": ARP_REQUEST}
-
-
-def _untagged(ofport: int) -> Mapping[str, Value]:
-    return {"in_port": ofport, "vlan_vid": UNTAGGED}
