@@ -24,13 +24,7 @@ from dfmeta.flows.pipeline import PORT_IN_PORT
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import Learned
 from dfmeta.model import Endpoint, GuestAddress
-from dfmeta.packets import (
-    Solicitation,
-    Syn,
-    parse_solicitation,
-    parse_syn,
-    write_advertisement,
-)
+from dfmeta.packets import Solicitation, Syn, parse_solicitation, parse_syn, write_advertisement
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
 

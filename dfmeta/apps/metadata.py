@@ -7,12 +7,7 @@ from typing import Any
 
 from os_ken.base.app_manager import AppManager, OSKenApp
 from os_ken.controller import ofp_event
-from os_ken.controller.handler import (
-    DEAD_DISPATCHER,
-    MAIN_DISPATCHER,
-    set_ev_cls,
-    set_ev_handler,
-)
+from os_ken.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER, set_ev_cls, set_ev_handler
 from os_ken.controller.ofp_handler import OFPHandler
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
@@ -67,10 +62,7 @@ class Handshake(OFPHandler):
         message = event.msg
         self._numbers.changed(message.datapath, message.reason, message.desc)
 
-    @set_ev_handler(
-        ofp_event.EventOFPFlowStatsReply,
-        MAIN_DISPATCHER,
-    )
+    @set_ev_handler(ofp_event.EventOFPFlowStatsReply, MAIN_DISPATCHER)
     def give_way(self, _event: Any) -> None:
         """Yield to other threads between two parts of a dump: os-ken reads on without a pause."""
         threads.sleep(0)
@@ -138,10 +130,7 @@ class MetadataApp(OSKenApp):
         for bridge in self._bridges_of(message):
             bridge.channel.error(message.xid, message.type, code)
 
-    @set_ev_cls(
-        ofp_event.EventOFPFlowStatsReply,
-        MAIN_DISPATCHER,
-    )
+    @set_ev_cls(ofp_event.EventOFPFlowStatsReply, MAIN_DISPATCHER)
     def multipart_reply(self, event: Any) -> None:
         """Take one part of a dump."""
         message = event.msg

@@ -36,11 +36,7 @@ class Numbers:
     """
 
     def __init__(
-        self,
-        channel: Channel,
-        registry: Registry,
-        *,
-        clock: Callable[[], float] = clock.now,
+        self, channel: Channel, registry: Registry, *, clock: Callable[[], float] = clock.now
     ) -> None:
         self._channel = channel
         self._registry = registry

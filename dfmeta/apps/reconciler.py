@@ -37,12 +37,7 @@ from typing import Any, NamedTuple
 from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
 from dfmeta.apps.floods import Drops
-from dfmeta.errors import (
-    DfmetaError,
-    NotConnectedError,
-    SwitchError,
-    SwitchTimeoutError,
-)
+from dfmeta.errors import DfmetaError, NotConnectedError, SwitchError, SwitchTimeoutError
 from dfmeta.flows.flow import Flow, comes_in_at
 from dfmeta.flows.integration_bridge import ServedEndpoint
 from dfmeta.flows.pipeline import Purpose, purpose_of

@@ -199,10 +199,7 @@ def _register_fields() -> None:
     Ericsson's class of fields.
     """
     names = {field.name for field in ofp.oxm_types}
-    new = [
-        _field("nd_reserved", 1, type_desc.Int4),
-        _field("nd_options_type", 2, type_desc.Int1),
-    ]
+    new = [_field("nd_reserved", 1, type_desc.Int4), _field("nd_options_type", 2, type_desc.Int1)]
     ofp.oxm_types += [field for field in new if field.name not in names]
     oxm_fields.generate(ofp.__name__)
 

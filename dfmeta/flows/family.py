@@ -96,12 +96,7 @@ ADVERTISE = (
 
 def icmpv6_message(kind: int) -> Mapping[str, Value]:
     """Return the match of messages of that ICMPv6 type."""
-    return {
-        "eth_type": ETH_IPV6,
-        "ip_proto": PROTO_ICMPV6,
-        "icmpv6_type": kind,
-        "icmpv6_code": 0,
-    }
+    return {"eth_type": ETH_IPV6, "ip_proto": PROTO_ICMPV6, "icmpv6_type": kind, "icmpv6_code": 0}
 
 
 def nd_advertisement(ip: str) -> Mapping[str, Value]:

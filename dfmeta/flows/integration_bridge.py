@@ -353,12 +353,7 @@ def probe(tap: Tap, service: Service) -> Flow:
 
 def _from_listener(tap: Tap, service: Service, key: str) -> dict[str, Value]:
     family = service.family
-    return {
-        **family.tcp,
-        family.source: service.ip,
-        family.destination: key,
-        "tcp_src": tap.port,
-    }
+    return {**family.tcp, family.source: service.ip, family.destination: key, "tcp_src": tap.port}
 
 
 def guest_http(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:
@@ -410,9 +405,7 @@ def _subport_table(proxy: int) -> tuple[Flow, ...]:
     back = (PushVlan(), Move(Register.TAG, "vlan_vid", _VID_BITS))
     return (
         flow(
-            Purpose.SUBPORT_PROXY,
-            {"vlan_vid": UNTAGGED, Register.TAG: 0},
-            actions=(Output(proxy),),
+            Purpose.SUBPORT_PROXY, {"vlan_vid": UNTAGGED, Register.TAG: 0}, actions=(Output(proxy),)
         ),
         # The controller learns from the tag which subport has sent the SYN.
         flow(

@@ -250,14 +250,7 @@ class Wire:
     ) -> Any:
         cookie, mask = _cookies(purpose)
         return ofp_parser.OFPAggregateStatsRequest(
-            self.datapath,
-            0,
-            table,
-            ofp.OFPP_ANY,
-            ofp.OFPG_ANY,
-            cookie,
-            mask,
-            _match(dict(match)),
+            self.datapath, 0, table, ofp.OFPP_ANY, ofp.OFPG_ANY, cookie, mask, _match(dict(match))
         )
 
     def _delete_strict(self, table: int, priority: int, match: Any) -> Any:
