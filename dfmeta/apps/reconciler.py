@@ -225,7 +225,8 @@ class Reconciler:
             wire, tap, turns = self.channel.wire, self.tap, Turns()
             self._doubted = False
             self._overtaken = {}
-            self._forget_old_removals()
+            oldest = clock.now() - LATE
+            self._removed_at = {k: at for k, at in self._removed_at.items() if at >= oldest}
             self._removed = True
             if self._pipeline.shows_numbers:
                 self.registry.allocator.begin_sweep()
@@ -530,10 +531,6 @@ class Reconciler:
     def _note_removals(self, flows: Iterable[Flow]) -> None:
         now = clock.now()
         self._removed_at |= {flow.match_key: now for flow in flows if flow.purpose.is_shared}
-
-    def _forget_old_removals(self) -> None:
-        oldest = clock.now() - LATE
-        self._removed_at = {key: at for key, at in self._removed_at.items() if at >= oldest}
 
     def _difference(self, before: ByKey, wanted: ByKey) -> list[Any]:
         gone = [flow for key, flow in before.items() if key not in wanted]
