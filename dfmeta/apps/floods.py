@@ -261,12 +261,11 @@ class Floods:
 
         The switch sends those that it had queued also after the flow that drops them.
         """
-        now, rate = self._clock(), RATES[Purpose.SYN]
-        level = self._bucket(endpoint, now).add(now, rate)
-        seconds = level / rate if level > rate else 0.0
-        whole = self._bucket(endpoint.ofport, now).add(now, RATE_OF_VM)
-        if whole > RATE_OF_VM:
-            seconds = max(seconds, whole / RATE_OF_VM)
+        now, seconds = self._clock(), 0.0
+        for source, rate in ((endpoint, RATES[Purpose.SYN]), (endpoint.ofport, RATE_OF_VM)):
+            level = self._bucket(source, now).add(now, rate)
+            if level > rate:
+                seconds = max(seconds, level / rate)
         if seconds:
             self._begin((endpoint, Purpose.SYN), seconds, now)
         return (endpoint, Purpose.SYN) not in self._shed

@@ -354,16 +354,14 @@ class Reconciler:
             newer = self._overtaken.get(endpoint, newer)
         present = {flow.match_key: flow for dumped in dump if (flow := dumped.current) is not None}
         # A flow of another release with a desired key is replaced by the addition.
-        strays = [
-            dumped for dumped in dump if dumped.flow is None or dumped.flow.match_key not in wanted
-        ]
+        strays = [dumped for dumped in dump if dumped.key not in wanted]
         if endpoint is None:
             strays = [dumped for dumped in strays if not self._is_owned(dumped)]
         wire = self.channel.wire
         removals = [
-            _Mod(endpoint, dumped.flow and dumped.flow.match_key, None, wire.remove_found(dumped))
+            _Mod(endpoint, dumped.key, None, wire.remove_found(dumped))
             for dumped in self._in_removal_order(strays)
-            if dumped.flow is None or dumped.flow.match_key not in newer
+            if dumped.key not in newer
         ]
         additions = [
             _Mod(endpoint, key, flow, wire.add(flow))

@@ -61,6 +61,11 @@ class DumpedFlow:
     entry: Lean
 
     @property
+    def key(self) -> tuple[Purpose, tuple[tuple[str, Value], ...]] | None:
+        """:attr:`Flow.match_key` of the flow; None without it."""
+        return self.flow.match_key if self.flow is not None else None
+
+    @property
     def current(self) -> Flow | None:
         """The flow, if its cookie has the present version."""
         return self.flow if purpose_of(self.entry.cookie) is not None else None
