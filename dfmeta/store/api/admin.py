@@ -51,14 +51,13 @@ from dfmeta.store.api.requests import (
     detach,
     devices_in,
     dump_devices,
+    invalid,
     parse_after,
     parse_device,
     parse_id,
     parse_push,
     parse_query,
     parse_selector,
-    refused_devices,
-    refused_selector,
 )
 from dfmeta.store.api.routes import Action, Route
 from dfmeta.store.auth.caller import Authorizer
@@ -301,7 +300,7 @@ class AdminApi:
                 call.record_id, lambda document: attach(document, device)
             )
         except DeviceError as error:
-            raise refused_devices(error) from error
+            raise invalid(f"metadata.{error.path}", "device") from error
         return _listed(_existing(changed))
 
     def _detach(self, _kind: Kind, call: AuditedCall) -> Answer:
@@ -311,7 +310,7 @@ class AdminApi:
                 call.record_id, lambda document: detach(document, selector)
             )
         except DeviceError as error:
-            raise refused_selector() from error
+            raise invalid("type", "required") from error
         return _listed(_existing(changed))
 
 

@@ -138,13 +138,12 @@ def parse_query(values: list[str]) -> Address:
     :raises ApiError: 400 unless there is exactly one value, an address.
     """
     if not any(values):
-        raise ApiError(status=400, message=INVALID, errors=[_failed("ip_address", "required")])
+        raise invalid("ip_address", "required")
     try:
         (text,) = values
         return parse_address(text)
     except ValueError:
-        error = ApiError(status=400, message=INVALID, errors=[_failed("ip_address", "ip_addr")])
-        raise error from None
+        raise invalid("ip_address", "ip_addr") from None
 
 
 def parse_after(values: list[str]) -> str:
@@ -155,7 +154,7 @@ def parse_after(values: list[str]) -> str:
     """
     after = parse_id(values[0]) if len(values) == 1 else None
     if values and after is None:
-        raise ApiError(status=400, message=INVALID, errors=[_failed("after", "uuid")])
+        raise invalid("after", "uuid")
     return after or ""
 
 
@@ -183,7 +182,7 @@ def parse_selector(query: Mapping[str, list[str]]) -> Selector:
     kind = {"type": types[0]} if types else {}
     match given:
         case _ if types and not (len(types) == 1 and types[0] in TYPES):
-            failed = _failed("type", "oneof")
+            failed = ("type", "oneof")
         case [("mac", text)] if _MAC.search(text):
             return Selector({**kind, "mac": text.lower()})
         case [("address", _)] if bus != NONE and re.fullmatch(ADDRESSES.get(bus, "(?!)"), address):
@@ -191,24 +190,17 @@ def parse_selector(query: Mapping[str, list[str]]) -> Selector:
         case [("serial" | "path" | "devname" as name, text)] if text:
             return Selector({**kind, name: text})
         case [("mac", text)] if text:
-            failed = _failed("mac", "mac")
+            failed = ("mac", "mac")
         case [("address", text)] if text:
-            failed = _failed("address", "bus:address")
+            failed = ("address", "bus:address")
         case _:
-            failed = _failed("mac|serial|address|path|devname", "oneof")
-    raise ApiError(status=400, message=INVALID, errors=[failed])
+            failed = ("mac|serial|address|path|devname", "oneof")
+    raise invalid(*failed)
 
 
-def refused_selector() -> ApiError:
-    """Return the 400 for a query that selects devices of several types."""
-    return ApiError(status=400, message=INVALID, errors=[_failed("type", "required")])
-
-
-def refused_devices(error: DeviceError) -> ApiError:
-    """Return the 400 for a device that breaks a rule."""
-    return ApiError(
-        status=400, message=INVALID, errors=[_failed(f"metadata.{error.path}", "device")]
-    )
+def invalid(path: str, condition: str) -> ApiError:
+    """Return the 400 for a request that breaks a condition."""
+    return ApiError(status=400, message=INVALID, errors=[_failed(path, condition)])
 
 
 def _failed(path: str, condition: str) -> str:

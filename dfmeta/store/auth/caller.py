@@ -43,11 +43,6 @@ _GENERAL: Final[dict[Operation, tuple[str, ...]]] = {
     "read": ("read",),
     "delete": ("write", "delete"),
 }
-_ACTIONS: Final[dict[Operation, tuple[str, ...]]] = {
-    "upsert": ("create", "update"),
-    "read": ("read",),
-    "delete": ("delete",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +120,9 @@ def accepted_scopes(operation: Operation, kind: str) -> tuple[str, ...]:
     :param kind: one of :data:`KINDS`; it does not come from the client.
     :raises KeyError: *operation* is unknown.
     """
-    narrow = (f"{PREFIX}:{action}:{kind}" for action in _ACTIONS[operation])
-    return (*_GENERAL[operation], *narrow)
+    general = _GENERAL[operation]
+    narrow = (f"{PREFIX}:{action}:{kind}" for action in general if action != "write")
+    return (*general, *narrow)
 
 
 def scopes_for_any(operation: Operation) -> tuple[str, ...]:

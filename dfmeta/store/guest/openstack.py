@@ -161,18 +161,6 @@ def _userdata(document: Document, _version: str, _context: AnswerContext) -> Ans
     return Answer(200, document.userdata, content_type=USERDATA_TYPE)
 
 
-def _password(document: Document, _version: str, _context: AnswerContext) -> Answer:
-    return Answer(200, document.password)
-
-
-def _vendor_data(document: Document, _version: str, _context: AnswerContext) -> Answer:
-    return _json(vendor_data_of(document))
-
-
-def _vendor_data2(document: Document, _version: str, _context: AnswerContext) -> Answer:
-    return _json(vendor_data2_of(document))
-
-
 def _network_data(document: Document, _version: str, context: AnswerContext) -> Answer | None:
     content = network_data_of(document, context.mac)
     return None if content is None else _json(content)
@@ -181,9 +169,9 @@ def _network_data(document: Document, _version: str, context: AnswerContext) -> 
 _FILES: Final = (
     _File("meta_data.json", FOLSOM, _metadata),
     _File("user_data", FOLSOM, _userdata, USERDATA_ALONE, optional=True),
-    _File(PASSWORD, GRIZZLY, _password, ANY_HALF),
-    _File("vendor_data.json", HAVANA, _vendor_data),
+    _File(PASSWORD, GRIZZLY, lambda document, *_: Answer(200, document.password), ANY_HALF),
+    _File("vendor_data.json", HAVANA, lambda document, *_: _json(vendor_data_of(document))),
     _File("network_data.json", LIBERTY, _network_data, optional=True),
-    _File("vendor_data2.json", NEWTON_TWO, _vendor_data2),
+    _File("vendor_data2.json", NEWTON_TWO, lambda document, *_: _json(vendor_data2_of(document))),
 )
 """In the order of Nova's listings."""
