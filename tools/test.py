@@ -108,6 +108,7 @@ def lint(outcome: Outcome) -> None:
     outcome.check("shellcheck", ["shellcheck", "--external-sources", *_scripts()])
     outcome.check("ruff check", ["ruff", "check", "--quiet", "."])
     outcome.check("ruff format", ["ruff", "format", "--quiet", "--check", "."])
+    outcome.check("names", [sys.executable, "tools/names.py"])
     pages = ["-W", "--keep-going", "-q", "-b", "dummy", "-d", ".cache/pages", "doc/source"]
     outcome.check("pages", ["sphinx-build", *pages, ".cache/pages"])
     typed = ["dfmeta", "tests/harness", "tests/host/selftest", "tests/soak/real"]

@@ -54,7 +54,7 @@ from dfmeta.store.db import HEAD, repository
 from dfmeta.store.db.record import HTTP_TOKENS, Kind
 from dfmeta.store.guest import documents, ec2, openstack
 
-DEFAULTS = {one.name: one.default for one in (*agent.OPTS, *limits.RATE_OPTS, *limits.OPTS)}
+DEFAULTS = {item.name: item.default for item in (*agent.OPTS, *limits.RATE_OPTS, *limits.OPTS)}
 LISTEN = DEFAULTS["admin_listen"]
 LAYOUT = Layout()
 META = MetaKeys(IPv4Network("240.0.0.0/16"), IPv6Network("fd00::/64"), "fa:16:ee:00:00:00")
@@ -99,7 +99,10 @@ def _meta_ip() -> Iterable[str]:
     yield f"at most {META.most(4)} over IPv4 and {META.most(6)} over IPv6 at a time"
     assert RESERVE == 8, "One eighth"
     options = {option.name for option in metadata.OPTS} - {"host_proxy_listen_port"}
-    for name in options | {*META_KEYS, *(f"Port.other_config:{one}" for one in PROVIDER_IDS[:1])}:
+    for name in options | {
+        *META_KEYS,
+        *(f"Port.other_config:{provider_id}" for provider_id in PROVIDER_IDS[:1]),
+    }:
         yield f"``{name}``"
     key, value = mark_of("br-int")
     yield f'``{key}="{value}"``'
@@ -138,7 +141,7 @@ def _store_access() -> Iterable[str]:
     assert operations.keys() == set(caller.OPERATIONS)
     yield from store.AUTH
     yield from (f"* - {text} - {_scopes(name)} " for name, text in operations.items())
-    listed = ", ".join(f"``{one}``" for one in caller.scopes_for_any("read"))
+    listed = ", ".join(f"``{scope}``" for scope in caller.scopes_for_any("read"))
     yield f"* - list records - {listed} "
     yield from (f"``{message}``" for message in (caller.INVALID, oidc.UNAVAILABLE))
     yield from (f"dfmeta token {name} --config-file FILE" for name in token.commands)
@@ -190,7 +193,9 @@ def _migrate() -> Iterable[str]:
     yield f"{service.GRACE:g} seconds"
     tables = [LAYOUT.number(stage) for stage in TABLES if stage is not min(TABLES)]
     yield f"dfmeta's are {tables[0]} and {tables[1]}"
-    hooks = {LAYOUT.priority(one) for one in BR_INT.purposes if LAYOUT.priority(one) >= 300}
+    hooks = {
+        LAYOUT.priority(purpose) for purpose in BR_INT.purposes if LAYOUT.priority(purpose) >= 300
+    }
     yield f"hooks have {min(hooks)}"
 
 
@@ -224,11 +229,11 @@ def _owns() -> Iterable[str]:
         yield f"net.ipv6.conf.{DEFAULTS['metadata_interface']}.{name} = {value}"
     for name in ("iface-id", "attached-mac", "vm-uuid", "vm-id", "project-id", model.TAP_MARK[0]):
         yield f"``{name}``"
-    numbers = [LAYOUT.number(one) for one in TABLES if one is not Stage.CLASSIFY]
+    numbers = [LAYOUT.number(table) for table in TABLES if table is not Stage.CLASSIFY]
     yield f"tables {min(numbers)} to {max(numbers)}"
     used = {field for table in TABLES.values() for field in table.sets | table.matches}
-    assert not [one for one in used if one.startswith(("xreg", "xxreg", "ct_", "metadata"))]
-    own = {one.removeprefix("reg") for one in used if one.startswith("reg")}
+    assert not [item for item in used if item.startswith(("xreg", "xxreg", "ct_", "metadata"))]
+    own = {item.removeprefix("reg") for item in used if item.startswith("reg")}
     shown = Register.CHECKED.removeprefix("reg")
     *most, last = sorted(own - {shown})
     yield f"registers {', '.join(most)} and {last} only"

@@ -31,29 +31,29 @@ class Section:
 
 def sections(page: str) -> list[Section]:
     """The page's sections in their order."""
-    found, chapter = [], ""
-    marks = [one for one in _HEADING.finditer(page) if len(one[1]) == len(one[2])]
-    ends = [one.start() for one in marks[1:]] + [len(page)]
+    result, chapter = [], ""
+    marks = [item for item in _HEADING.finditer(page) if len(item[1]) == len(item[2])]
+    ends = [mark.start() for mark in marks[1:]] + [len(page)]
     for mark, end in zip(marks, ends, strict=True):
         chapter = mark[1] if mark[2][0] == _CHAPTER else chapter
         body = paragraphs(page[mark.end() : end])
-        found.append(Section(mark[1], mark[2][0], tuple(body), chapter))
-    return found
+        result.append(Section(mark[1], mark[2][0], tuple(body), chapter))
+    return result
 
 
 def paragraphs(text: str) -> list[str]:
     """Paragraphs; a directive or a paragraph with what is indented below it is one."""
-    found: list[str] = []
+    result: list[str] = []
     for part in re.split(r"\n[ \t]*\n", text.strip("\n")):
-        if found and part.startswith(" "):
-            found[-1] += f"\n\n{part}"
+        if result and part.startswith(" "):
+            result[-1] += f"\n\n{part}"
         elif part.strip() and not part.startswith(".. _"):
-            found.append(part)
-    return found
+            result.append(part)
+    return result
 
 
 def rows(text: str) -> list[tuple[str, ...]]:
     """The rows of all tables in *text*, with the words of each cell on one line."""
-    found = (re.split(r"\n     -", one.removeprefix("   * -")) for one in ROW.findall(text))
+    result = (re.split(r"\n     -", item.removeprefix("   * -")) for item in ROW.findall(text))
     lines = (line.split(";") for table in _LINES.findall(text) for line in table.splitlines())
-    return [tuple(" ".join(cell.split()) for cell in row) for row in (*found, *lines)]
+    return [tuple(" ".join(cell.split()) for cell in row) for row in (*result, *lines)]

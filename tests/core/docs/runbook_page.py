@@ -40,8 +40,8 @@ class Block:
     @property
     def moves(self) -> tuple[Move, ...]:
         """Every figure of which the page says what becomes of it, when it is this cause."""
-        found = _MOVES.findall(" ".join(self.fields["Metric"].split()))
-        return tuple(Move(name, tuple(_LABEL.findall(labels)), how) for name, labels, how in found)
+        result = _MOVES.findall(" ".join(self.fields["Metric"].split()))
+        return tuple(Move(name, tuple(_LABEL.findall(labels)), how) for name, labels, how in result)
 
 
 def blocks(page: str = PAGE) -> list[Block]:
@@ -54,10 +54,10 @@ def _of(section: Section) -> Iterator[Block]:
         name: text for paragraph in section.paragraphs for name, text in _FIELD.findall(paragraph)
     }
     for paragraph in section.paragraphs:
-        if found := _BLOCK.match(paragraph):
-            first, *rest = (line[3:] for line in found[2].splitlines())
+        if match := _BLOCK.match(paragraph):
+            first, *rest = (line[3:] for line in match[2].splitlines())
             yield Block(
-                found[1], section.chapter, first.removeprefix("$ "), tuple(rest), dict(fields)
+                match[1], section.chapter, first.removeprefix("$ "), tuple(rest), dict(fields)
             )
 
 
@@ -68,7 +68,7 @@ def missing(block: Block, printed: str, names: dict[str, str]) -> list[str]:
     """
     lines, absent = iter(printed.splitlines()), []
     for wanted in block.output:
-        if wanted != SKIPPED and not any(_pattern(wanted, names).fullmatch(one) for one in lines):
+        if wanted != SKIPPED and not any(_pattern(wanted, names).fullmatch(line) for line in lines):
             absent.append(wanted)
     return absent
 

@@ -33,27 +33,27 @@ def statuses(texts: Mapping[str, str]) -> tuple[set[int], list[str]]:
 
     :param texts: module's path → its text.
     """
-    found: set[int] = set()
+    result: set[int] = set()
     faults: list[str] = []
     for module, node in _nodes(texts):
         for status in _of(node):
             where = f"{PurePosixPath(module).name}: {status}"
             if isinstance(status, int):
-                found.add(status)
+                result.add(status)
             elif where not in PASSED_ON:
                 faults.append(f"what status is answered is not known: {where}")
-    return found, faults
+    return result, faults
 
 
 def reasons(texts: Mapping[str, str]) -> set[tuple[str, int]]:
     """What a request is refused for, each with its status."""
-    found = set()
+    result = set()
     for _module, node in _nodes(texts):
         match node:
             case ast.Call(func=ast.Name("BadRequestError"), keywords=keywords):
-                given = {one.arg: ast.literal_eval(one.value) for one in keywords[:2]}
-                found.add((given["reason"], given["status"]))
-    return found
+                given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in keywords[:2]}
+                result.add((given["reason"], given["status"]))
+    return result
 
 
 def _nodes(texts: Mapping[str, str]) -> Iterator[tuple[str, ast.AST]]:
@@ -69,7 +69,7 @@ def _of(node: ast.AST) -> Iterator[int | str]:
             yield from map(int, re.findall(rb"HTTP/1\.1 ([1-5]\d\d)", text))
         case ast.Call(func=ast.Name(name)) if name in ANSWERING:
             given: dict[int | str | None, ast.expr] = dict(enumerate(node.args))
-            given |= {one.arg: one.value for one in node.keywords}
+            given |= {keyword.arg: keyword.value for keyword in node.keywords}
             value = given.get(ANSWERING[name]) or given.get("status")
             if isinstance(value, ast.Constant) and isinstance(value.value, int):
                 yield value.value

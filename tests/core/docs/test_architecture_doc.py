@@ -23,11 +23,11 @@ def defined(path: str) -> Iterator[str]:
     """What a module defines at its top, and the methods of its classes by dotted name."""
     for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
         targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
-        yield from (one.id for one in targets if isinstance(one, ast.Name))
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             yield node.name
         if isinstance(node, ast.ClassDef):
-            yield from (f"{node.name}.{one.name}" for one in node.body if hasattr(one, "name"))
+            yield from (f"{node.name}.{item.name}" for item in node.body if hasattr(item, "name"))
 
 
 def test_paths_and_names_of_the_page_exist() -> None:
@@ -39,12 +39,14 @@ def test_paths_and_names_of_the_page_exist() -> None:
 def floors() -> list[set[str]]:
     """The parts on each floor of the drawing, from the top."""
     drawing = PAGE[PAGE.index("::\n") : PAGE.index("``tests/core/docs/test_layout.py``")]
-    found = [re.findall(r"^   (\w+) {2,}\S", one, re.MULTILINE) for one in drawing.split("   ---")]
-    return [set(one) for one in found]
+    result = [
+        re.findall(r"^   (\w+) {2,}\S", word, re.MULTILINE) for word in drawing.split("   ---")
+    ]
+    return [set(item) for item in result]
 
 
 def test_every_package_has_a_paragraph_and_a_place_in_the_drawing() -> None:
-    packages = {one.parent.name for one in (ROOT / "dfmeta").glob("*/__init__.py")}
+    packages = {path.parent.name for path in (ROOT / "dfmeta").glob("*/__init__.py")}
     assert packages == set(re.findall(r"^``dfmeta/(\w+)/``$", PAGE, re.MULTILINE))
     assert packages <= set().union(*floors())
 
@@ -54,11 +56,11 @@ def test_the_drawing_has_the_order_that_imports_have() -> None:
     everything = set().union(*drawn)
     for number, floor in enumerate(drawn):
         below = set().union(*drawn[number + 1 :])
-        for one in floor:
-            assert MAY_IMPORT[one] & everything <= below, one
+        for item in floor:
+            assert MAY_IMPORT[item] & everything <= below, item
 
 
 def test_every_room_is_named() -> None:
     for part in ROOMS:
-        rooms = {one.parent.name for one in (ROOT / "dfmeta" / part).glob("*/__init__.py")}
+        rooms = {path.parent.name for path in (ROOT / "dfmeta" / part).glob("*/__init__.py")}
         assert rooms == set(re.findall(rf"``dfmeta/{part}/(\w+)/``", PAGE)), part

@@ -34,9 +34,9 @@ CODES = (
 
 def table(title: str) -> dict[str, tuple[str, ...]]:
     """Rows of the table in a section by their first cell, without its heading."""
-    (section,) = (one for one in sections(PAGE) if one.title == title)
-    found = [row for part in section.paragraphs for row in rows(part)]
-    return {row[0].strip("- `"): row[1:] for row in found[1:]}
+    (section,) = (section for section in sections(PAGE) if section.title == title)
+    result = [row for part in section.paragraphs for row in rows(part)]
+    return {row[0].strip("- `"): row[1:] for row in result[1:]}
 
 
 def test_each_key_is_on_the_page_with_its_default() -> None:
@@ -55,4 +55,4 @@ def test_each_code_is_on_the_page() -> None:
 
 
 def test_both_links_have_an_example() -> None:
-    assert [one["plugins"][0].get("link", "vlan") for one in LISTS] == ["vlan", "ovs"]
+    assert [item["plugins"][0].get("link", "vlan") for item in LISTS] == ["vlan", "ovs"]

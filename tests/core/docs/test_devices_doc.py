@@ -22,9 +22,9 @@ def table(title: str) -> list[tuple[str, ...]]:
 
 
 def literal(cell: str) -> str:
-    found = re.match("``([^`]+)``", cell)
-    assert found, cell
-    return found[1]
+    match = re.match("``([^`]+)``", cell)
+    assert match, cell
+    return match[1]
 
 
 def json_type(kind: str, member: str) -> str:
@@ -32,26 +32,26 @@ def json_type(kind: str, member: str) -> str:
     known = SCHEMA["$defs"][f"{kind}"]["properties"][member]
     if "$ref" in known:
         known = SCHEMA["$defs"][known["$ref"].rpartition("/")[2]]
-    found: str = known.get("type", "string")
-    return found
+    result: str = known.get("type", "string")
+    return result
 
 
 def test_the_page_has_each_member_and_no_other() -> None:
-    said = [
+    message = [
         (literal(row[0]), row[1].strip("`"), row[2], row[3]) for row in table("Members of a device")
     ]
-    there: list[tuple[str, str, str, str]] = []
+    present: list[tuple[str, str, str, str]] = []
     for member in COMMON:
         kind = "pcidevicebus" if member == "address" else "device"
-        there.append((member, "all", json_type(kind, member), SINCE))
+        present.append((member, "all", json_type(kind, member), SINCE))
     for name in ("nic", "disk"):
         for member in SCHEMA["$defs"][f"{name}device"]["properties"]:
             since = MEMBERS.get(member, SINCE)
-            there.append((member, name, json_type(f"{name}device", member), since))
-    assert said == there
+            present.append((member, name, json_type(f"{name}device", member), since))
+    assert message == present
     always = {literal(row[0]) for row in table("Members of a device") if "always present" in row[4]}
     kinds = ("device", "nicdevice", "diskdevice")
-    assert always == {one for name in kinds for one in SCHEMA["$defs"][name]["required"]}
+    assert always == {item for name in kinds for item in SCHEMA["$defs"][name]["required"]}
 
 
 def test_the_page_has_each_bus_with_its_address_and_each_key_of_a_rule() -> None:
@@ -59,8 +59,8 @@ def test_the_page_has_each_bus_with_its_address_and_each_key_of_a_rule() -> None
     assert list(buses) == list(ADDRESSES)
     for bus, address in buses.items():
         assert re.fullmatch(ADDRESSES[bus], address)
-    said = [(literal(row[0]), literal(row[1])) for row in table("Keys")]
-    assert said == [(kind, key) for kind, keys in KEYS.items() for key in keys]
+    message = [(literal(row[0]), literal(row[1])) for row in table("Keys")]
+    assert message == [(kind, key) for kind, keys in KEYS.items() for key in keys]
 
 
 def test_document_and_rules_of_the_page_are_valid() -> None:
@@ -74,8 +74,8 @@ def test_document_and_rules_of_the_page_are_valid() -> None:
 
 
 def test_the_page_shows_each_command_and_names_each_option() -> None:
-    assert [one for one in command.commands if f"# dfmeta devices {one} " not in PAGE] == []
-    options = {one for sub in command.commands.values() for par in sub.params for one in par.opts}
+    assert [item for item in command.commands if f"# dfmeta devices {item} " not in PAGE] == []
+    options = {opt for sub in command.commands.values() for par in sub.params for opt in par.opts}
     named = {"--tag", "--store", "--domain", "--file"}
     assert options - {"--config-file", "domain", "folder"} == named
-    assert [one for one in named if one not in PAGE] == []
+    assert [item for item in named if item not in PAGE] == []

@@ -82,7 +82,7 @@ NOT_IN_FLOWS = {"eventlet", "socket", "time", "random", "os", "logging", "subpro
 TABLE_NUMBERS = {200, 201}
 ASKS_TIME = {"time.monotonic", "time.time", "time.sleep"}
 SETUP = (ROOT / "setup.cfg").read_text(encoding="utf-8")
-DECLARED = {one.name: one for one in bounds.requirements(SETUP)}
+DECLARED = {requirement.name: requirement for requirement in bounds.requirements(SETUP)}
 INSTALLED = packages_distributions()
 # Declared and imported nowhere, and why.
 ARGUED = {"psycopg": "SQLAlchemy imports it, for the URL of a database that names it"}
@@ -111,26 +111,26 @@ def imports(path: Path) -> Sequence[str]:
 
 def imported(nodes: Iterable[ast.AST]) -> Sequence[str]:
     """Dotted names of what some nodes import."""
-    found: list[str] = []
+    result: list[str] = []
     for node in nodes:
         if isinstance(node, ast.Import):
-            found += (alias.name for alias in node.names)
+            result += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"relative import, line {node.lineno}"
-            found += (f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+            result += (f"{node.module}.{alias.name}" for alias in node.names)
+    return result
 
 
 def distributions(names: Iterable[str]) -> dict[str, set[str]]:
     """Package of others that some names are of → the distributions that it is in."""
-    packages = {one.split(".")[0] for one in names} - {"dfmeta"} - sys.stdlib_module_names
-    return {one: {*map(bounds.normalized, INSTALLED.get(one, ()))} for one in packages}
+    packages = {item.split(".")[0] for item in names} - {"dfmeta"} - sys.stdlib_module_names
+    return {package: {*map(bounds.normalized, INSTALLED.get(package, ()))} for package in packages}
 
 
 def of_dfmeta(path: Path) -> set[str]:
     """Parts of dfmeta that a module imports, its own left out."""
-    found = {one.split(".")[1] for one in imports(path) if one.startswith("dfmeta.")}
-    return found - {part(path)}
+    result = {item.split(".")[1] for item in imports(path) if item.startswith("dfmeta.")}
+    return result - {part(path)}
 
 
 def room_of(path: Path) -> str:
@@ -141,15 +141,15 @@ def room_of(path: Path) -> str:
 
 def test_rooms_import_one_way() -> None:
     for of, rooms in ROOMS.items():
-        there = {room_of(one) for one in MODULES if part(one) == of} - {"", "migrations"}
-        assert there == rooms.keys(), of
+        present = {room_of(module) for module in MODULES if part(module) == of} - {"", "migrations"}
+        assert present == rooms.keys(), of
     for path in MODULES:
         rooms = ROOMS.get(part(path), {})
         room = room_of(path)
         imported = {
-            one.split(".")[2]
-            for one in imports(path)
-            if one.startswith(f"dfmeta.{part(path)}.") and one.split(".")[2] in rooms
+            item.split(".")[2]
+            for item in imports(path)
+            if item.startswith(f"dfmeta.{part(path)}.") and item.split(".")[2] in rooms
         }
         assert imported - {room} <= rooms.get(room, set()), name(path)
 
@@ -161,14 +161,14 @@ def test_imports_point_one_way() -> None:
 
 def test_the_registry_imports_of_keys_the_scheme_alone() -> None:
     registry = ROOT / "dfmeta" / "identity" / "registry.py"
-    assert {one for one in imports(registry) if one.startswith("dfmeta.identity.key")} == {
-        f"dfmeta.identity.key.{one}" for one in ("IN_PORT", "Keys")
+    assert {item for item in imports(registry) if item.startswith("dfmeta.identity.key")} == {
+        f"dfmeta.identity.key.{item}" for item in ("IN_PORT", "Keys")
     }
 
 
 def test_libraries_are_confined() -> None:
     for path in MODULES:
-        for library in {one.split(".")[0] for one in imports(path)} & ONLY_IN.keys():
+        for library in {item.split(".")[0] for item in imports(path)} & ONLY_IN.keys():
             assert part(path) in ONLY_IN[library], f"{name(path)} imports {library}"
 
 
@@ -188,19 +188,19 @@ def attributes(path: Path) -> Iterator[str]:
 
 
 def test_the_pipeline_is_pure() -> None:
-    for path in (one for one in MODULES if part(one) == "flows"):
-        assert not {one.split(".")[0] for one in imports(path)} & NOT_IN_FLOWS, name(path)
+    for path in (module for module in MODULES if part(module) == "flows"):
+        assert not {item.split(".")[0] for item in imports(path)} & NOT_IN_FLOWS, name(path)
 
 
 def test_values_need_no_third_party() -> None:
-    for path in (one for one in MODULES if part(one) in ("model", "errors", "doctor")):
+    for path in (module for module in MODULES if part(module) in ("model", "errors", "doctor")):
         assert not distributions(imports(path)), name(path)
 
 
 def test_a_program_of_guests_needs_nothing_but_python() -> None:
-    for path in (one for one in MODULES if part(one) == "guest"):
-        others = [one for one in imports(path) if not one.startswith("dfmeta.guest.cni.")]
-        stray = {one.split(".")[0] for one in others} - sys.stdlib_module_names
+    for path in (module for module in MODULES if part(module) == "guest"):
+        others = [item for item in imports(path) if not item.startswith("dfmeta.guest.cni.")]
+        stray = {item.split(".")[0] for item in others} - sys.stdlib_module_names
         assert not stray, f"{name(path)} imports {stray}"
 
 
@@ -261,13 +261,13 @@ def test_every_group_of_options_has_a_title_and_help() -> None:
 
 
 def test_imported_packages_are_declared_and_declared_ones_imported_or_argued() -> None:
-    found = distributions(one for path in MODULES for one in imports(path))
-    assert found.keys() >= {"click", "ovs", "yaml"}, "the search itself finds them"
-    assert [one for one, them in found.items() if not them & DECLARED.keys()] == []
-    assert DECLARED.keys() - set().union(*found.values()) == ARGUED.keys()
+    result = distributions(item for path in MODULES for item in imports(path))
+    assert result.keys() >= {"click", "ovs", "yaml"}, "the search itself finds them"
+    assert [item for item, them in result.items() if not them & DECLARED.keys()] == []
+    assert DECLARED.keys() - set().union(*result.values()) == ARGUED.keys()
 
 
 def test_packages_of_an_extra_are_imported_where_they_are_used() -> None:
     for path in MODULES:
-        for one, them in distributions(imported(tree(path).body)).items():
-            assert any(not DECLARED[each].extra for each in them & DECLARED.keys()), (path, one)
+        for item, them in distributions(imported(tree(path).body)).items():
+            assert any(not DECLARED[each].extra for each in them & DECLARED.keys()), (path, item)

@@ -22,7 +22,7 @@ ADDRESS = GuestAddress("fa:16:3e:00:00:05", IPv4Address("10.0.0.5"))
 FLOWS = (*fixed_flows(TAP), *guest_flows(ServedEndpoint(Endpoint(2), {0: ADDRESS}), TAP))
 ROUTER_ADVERTISEMENT = 134
 """Type of ICMPv6 (RFC 4861, 4.2)."""
-OPTIONS = {one.dest: one for one in agent.OPTS}
+OPTIONS = {opt.dest: opt for opt in agent.OPTS}
 
 
 def entries() -> list[str]:

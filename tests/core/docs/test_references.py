@@ -40,13 +40,13 @@ def commands(
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
-            found = command.get_command(context, name)
-            assert found
-            yield from commands(found, (*path, name))
+            result = command.get_command(context, name)
+            assert result
+            yield from commands(result, (*path, name))
 
 
 ALL = dict(commands())
-LEAVES = {path: one for path, one in ALL.items() if not isinstance(one, click.Group)}
+LEAVES = {path: item for path, item in ALL.items() if not isinstance(item, click.Group)}
 
 
 def examples(command: click.Command) -> list[str]:
@@ -65,8 +65,10 @@ def test_each_group_has_its_section() -> None:
 
 
 def test_each_example_of_a_configuration_loads(tmp_path: Path) -> None:
-    own = {name for _group, name in EVERY} | {one.dest for one in attachments.NETWORK_OPTS}
-    own |= {"auth_type", *(one.dest for one in neutron.sample_opts())}
+    own = {name for _group, name in EVERY} | {
+        network_opt.dest for network_opt in attachments.NETWORK_OPTS
+    }
+    own |= {"auth_type", *(sample_opt.dest for sample_opt in neutron.sample_opts())}
     texts = re.findall(r"\.\. code-block:: ini\n\n((?:    .*\n|\n)+)", CONFIGURATION)
     assert len(texts) >= len(GROUPS)
     for text in texts:
@@ -125,12 +127,12 @@ def test_the_examples_run_one_after_the_other(
     monkeypatch.chdir(tmp_path)
     scene(tmp_path)
     run = [
-        one
+        example
         for path, command in LEAVES.items()
         if path.split()[1] not in ON_A_HOST
-        for one in examples(command)
+        for example in examples(command)
     ]
-    run.sort(key=lambda one: next((n for n, word in enumerate(ORDER) if word in one.split()), 9))
+    run.sort(key=lambda item: next((n for n, word in enumerate(ORDER) if word in item.split()), 9))
     assert len(run) > 15
     for example in run:
         arguments = shlex.split(example)[1:]

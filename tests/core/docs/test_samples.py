@@ -32,7 +32,7 @@ def test_the_sample_configuration_is_that_of_the_options(tmp_path: Path) -> None
 
 def test_the_readme_names_each_command_and_leads_to_files_that_exist() -> None:
     text = README.read_text()
-    assert [one for one in COMMANDS if f"``dfmeta {one}``" not in text] == []
+    assert [command for command in COMMANDS if f"``dfmeta {command}``" not in text] == []
     paths = re.findall(r"<([\w./-]+)>`__", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
 

@@ -106,33 +106,33 @@ def asker(members: Mapping[str, object]) -> Ask:
     )
 
     def ask(path: str) -> Answer:
-        found = answer(document, split_path(path) or [], AnswerSettings(ec2_tree="equinix"))
-        return found or Answer(404)
+        result = answer(document, split_path(path) or [], AnswerSettings(ec2_tree="equinix"))
+        return result or Answer(404)
 
     return ask
 
 
 def facts(ask: Ask) -> Iterator[tuple[str, str, object]]:
     """Yield dialect, name and value of all that a guest can read."""
-    for path, found in crawl_flat(ask, "/nocloud"):
-        yield from named("NoCloud", path.removeprefix("/nocloud/"), found)
-    for path, found in crawl_flat(ask, "/openstack/latest"):
-        yield from named("OpenStack", path.removeprefix("/openstack/latest/"), found)
-    for path, found in crawl_ec2(ask, "/latest/"):
+    for path, result in crawl_flat(ask, "/nocloud"):
+        yield from named("NoCloud", path.removeprefix("/nocloud/"), result)
+    for path, result in crawl_flat(ask, "/openstack/latest"):
+        yield from named("OpenStack", path.removeprefix("/openstack/latest/"), result)
+    for path, result in crawl_ec2(ask, "/latest/"):
         inner = re.sub("^/latest/(meta-data/|dynamic/instance-identity/)?", "", path)
         if not path.endswith("/"):
-            yield from named("EC2", inner, found)
-    for path, found in crawl_equinix(ask, "/2009-04-04/meta-data"):
+            yield from named("EC2", inner, result)
+    for path, result in crawl_equinix(ask, "/2009-04-04/meta-data"):
         inner = path.removeprefix("/2009-04-04/meta-data").removeprefix("/")
         if inner not in ("", "spot"):
-            yield from named("Equinix", inner, found)
+            yield from named("Equinix", inner, result)
 
 
-def named(dialect: str, name: str, found: Answer) -> Iterator[tuple[str, str, object]]:
+def named(dialect: str, name: str, result: Answer) -> Iterator[tuple[str, str, object]]:
     """Yield the members of what is read as a whole, and everything else as it is."""
-    content: Any = found.body
+    content: Any = result.body
     if name in ("meta-data", "meta_data.json", "document"):
-        content = yaml.safe_load(found.body)
+        content = yaml.safe_load(result.body)
         yield from ((dialect, f"{name}: {key}", value) for key, value in content.items())
     elif not name.startswith("/"):
         yield dialect, name, content
@@ -146,7 +146,7 @@ def differences(member: str) -> dict[str, set[str]]:
     }
     assert before.keys() <= after.keys()
     changed = [place for place, value in after.items() if before.get(place) != value]
-    return {dialect: {name for one, name in changed if one == dialect} for dialect in DIALECTS}
+    return {dialect: {name for item, name in changed if item == dialect} for dialect in DIALECTS}
 
 
 def test_page_has_the_places_of_each_member() -> None:

@@ -42,11 +42,11 @@ def calls(path: Path) -> Iterator[ast.Call]:
 def has_number(call: ast.Call) -> bool:
     """Return whether a call has a number of seconds as its limit."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-    values = [one.value for one in call.keywords if one.arg in LIMITS]
+    values = [keyword.value for keyword in call.keywords if keyword.arg in LIMITS]
     values += call.args[:1] if name in CALLS else []
     return any(
-        isinstance(one, ast.Constant) and type(one.value) in (int, float) and one.value
-        for one in values
+        isinstance(item, ast.Constant) and type(item.value) in (int, float) and item.value
+        for item in values
     )
 
 

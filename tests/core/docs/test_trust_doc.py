@@ -28,7 +28,7 @@ WANTED = (
 def functions(path: Path) -> frozenset[str]:
     """Names of a module's functions."""
     module = ast.parse(path.read_text(encoding="utf-8"))
-    return frozenset(one.name for one in module.body if isinstance(one, ast.FunctionDef))
+    return frozenset(item.name for item in module.body if isinstance(item, ast.FunctionDef))
 
 
 def test_named_tests_exist() -> None:
@@ -46,5 +46,7 @@ def test_each_actor_has_a_chapter_whose_claims_name_a_test_and_which_ends_with_i
         assert not re.search(r"^=+$", claims.partition("\n")[2], re.MULTILINE), actor
         attempts = re.findall(r"^(\S.*\n(?:   .*\n|\n(?=   ))+)", claims, re.MULTILINE)
         assert attempts, actor
-        untested = [one for one in attempts if not re.search(r"``\w[\w/]*\.py::test_\w+``", one)]
+        untested = [
+            attempt for attempt in attempts if not re.search(r"``\w[\w/]*\.py::test_\w+``", attempt)
+        ]
         assert untested == []

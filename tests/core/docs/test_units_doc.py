@@ -15,9 +15,9 @@ SERVICES = [UNITS / f"{name}.service" for name in ("dfmeta-agent", "dfmeta-store
 
 
 def value(path: Path, name: str) -> str:
-    found = re.findall(rf"^{name}=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(found) == 1, f"{path.name}: {name}"
-    return str(found[0])
+    result = re.findall(rf"^{name}=(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(result) == 1, f"{path.name}: {name}"
+    return str(result[0])
 
 
 def test_memory_has_a_bound_that_the_page_argues_for() -> None:
@@ -26,7 +26,7 @@ def test_memory_has_a_bound_that_the_page_argues_for() -> None:
     (gigabytes,) = re.findall(r"^([0-9]+)G$", most)
     words = " ".join(PAGE.split())
     ports, workers, worker, guests = 322 * 10**6, 8, 40 * 10**6, 20
-    large = {one.name: one.default for one in limits.OPTS}["requests_per_port"] * USERDATA_MAX
+    large = {opt.name: opt.default for opt in limits.OPTS}["requests_per_port"] * USERDATA_MAX
     needed = ports + workers * worker + HELD + guests * large
     assert needed < int(gigabytes) << 30
     for fact in (
@@ -66,7 +66,7 @@ def test_a_socket_unit_passes_the_sockets_that_its_service_looks_for() -> None:
 
 
 def test_the_sockets_of_the_agent_are_where_the_options_are_unless_they_are_set() -> None:
-    default = {one.name: one.default for one in agent.OPTS}
+    default = {opt.name: opt.default for opt in agent.OPTS}
     text = (UNITS / "dfmeta-agent-guests.socket").read_text(encoding="utf-8")
     guests, guests6 = re.findall(r"^ListenStream=(.*)$", text, re.MULTILINE)
     assert default["host_ip"] == "$ip"

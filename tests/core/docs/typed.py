@@ -103,14 +103,14 @@ def chapter(name: str, title: str) -> str:
 
 def pages() -> list[str]:
     """The names of all pages."""
-    return sorted({"README", *(one.stem for one in SOURCE.glob("*.rst"))})
+    return sorted({"README", *(path.stem for path in SOURCE.glob("*.rst"))})
 
 
 def blocks(text: str) -> Iterator[Lines]:
     """Each block of commands."""
-    for found in _BLOCK.finditer(text):
-        if ":caption:" not in found["options"]:
-            yield Lines(found["kind"], textwrap.dedent(found["text"]).strip("\n"))
+    for result in _BLOCK.finditer(text):
+        if ":caption:" not in result["options"]:
+            yield Lines(result["kind"], textwrap.dedent(result["text"]).strip("\n"))
 
 
 def commands(text: str) -> Iterator[str]:
@@ -128,8 +128,8 @@ def located(text: str) -> Iterator[tuple[str, str]]:
 def of_console(text: str) -> Iterator[tuple[str, str]]:
     """The commands of a console: what stands behind prompts."""
     for line in text.replace("\\\n", "").splitlines():
-        if found := _PROMPT.match(line):
-            yield found[1] or "", found[2]
+        if match := _PROMPT.match(line):
+            yield match[1] or "", match[2]
 
 
 def of_shell(text: str) -> Iterator[tuple[str, str]]:
@@ -148,18 +148,18 @@ def of_shell(text: str) -> Iterator[tuple[str, str]]:
 
 def untyped(name: str, typed: Iterable[str]) -> list[str]:
     """The commands of a page that were not typed, and that :data:`NOT_TYPED` does not explain."""
-    known = {_one_line(one) for one in typed}
+    one_lines = {_one_line(item) for item in typed}
     return [
-        one
-        for one in commands(page(name))
-        if _one_line(one) not in known and explained(one) is None
+        command
+        for command in commands(page(name))
+        if _one_line(command) not in one_lines and explained(command) is None
     ]
 
 
 def explained(command: str) -> str | None:
     """The pattern of :data:`NOT_TYPED` that a command matches."""
     line = _one_line(command)
-    return next((one for one in NOT_TYPED if re.fullmatch(one, line)), None)
+    return next((item for item in NOT_TYPED if re.fullmatch(item, line)), None)
 
 
 def hidden(text: str) -> list[str]:

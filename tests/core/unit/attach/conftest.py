@@ -15,9 +15,9 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Breaking]:
 
     One for all: SQLAlchemy compiles each statement anew for each database that is opened.
     """
-    one = Breaking(f"sqlite:///{tmp_path_factory.mktemp('attachments')}/store.db")
-    yield one
-    one.close()
+    breaking = Breaking(f"sqlite:///{tmp_path_factory.mktemp('attachments')}/store.db")
+    yield breaking
+    breaking.close()
 
 
 @pytest.fixture(autouse=True)

@@ -75,21 +75,21 @@ class Plane:
 
     def make(self, parent: Parent, attachments: Sequence[Attachment]) -> None:
         self._call("make", attachments)
-        if any(self.refused(one) for one in attachments):
+        if any(self.refused(attachment) for attachment in attachments):
             raise AttachDriverError(cause="refused", **self.refusal)
-        for one in attachments:
-            assert one.parent == parent.port_id
+        for item in attachments:
+            assert item.parent == parent.port_id
             others = {
-                f.vid for f in self.ports.values() if f.parent == one.parent and f.id != one.id
+                f.vid for f in self.ports.values() if f.parent == item.parent and f.id != item.id
             }
-            assert one.vid not in others, "a VLAN id is given twice"
-            self.ports[one.id] = Found(id=one.id, parent=one.parent, vid=one.vid)
+            assert item.vid not in others, "a VLAN id is given twice"
+            self.ports[item.id] = Found(id=item.id, parent=item.parent, vid=item.vid)
         self._answer()
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         self._call("remove", attachments)
-        for one in attachments:
-            self.ports.pop(one.id, None)
+        for attachment in attachments:
+            self.ports.pop(attachment.id, None)
         self._answer()
 
     def found(self) -> list[Found]:
@@ -187,10 +187,10 @@ class World:
     def check(self) -> None:
         """What must hold when no work is open and the data plane answers."""
         rows = self.engine.everything()
-        assert {one.state for one in rows} <= {AttachmentState.ACTIVE}
-        assert set(self.plane.ports) == {one.id for one in rows}
-        for one in rows:
-            assert self.plane.ports[one.id].vid == one.vid
+        assert {row.state for row in rows} <= {AttachmentState.ACTIVE}
+        assert set(self.plane.ports) == {row.id for row in rows}
+        for item in rows:
+            assert self.plane.ports[item.id].vid == item.vid
         self.check_single()
 
     def end_at(self, step: int, act: Callable[[World], None]) -> bool:
@@ -209,12 +209,12 @@ class World:
     def check_single(self) -> None:
         rows = self.engine.everything()
         for key in (
-            lambda one: (one.parent, one.container, one.ifname),
-            lambda one: (one.parent, one.vid),
-            lambda one: (one.network, one.ip),
-            lambda one: (one.network, one.mac),
+            lambda item: (item.parent, item.container, item.ifname),
+            lambda item: (item.parent, item.vid),
+            lambda item: (item.network, item.ip),
+            lambda item: (item.network, item.mac),
         ):
-            assert len({key(one) for one in rows}) == len(rows)
+            assert len({key(row) for row in rows}) == len(rows)
 
     def check_nothing_leaked(self) -> None:
         """After everything was deleted and rests have ended, all can be given again."""
@@ -240,7 +240,7 @@ def together(*calls: Callable[[], object]) -> list[Any]:
         except AttachError as error:
             return error
 
-    return [one.wait() for one in [eventlet.spawn(run, call) for call in calls]]
+    return [thread.wait() for thread in [eventlet.spawn(run, call) for call in calls]]
 
 
 def settle() -> None:

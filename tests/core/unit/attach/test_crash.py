@@ -34,7 +34,7 @@ def attach(world: World) -> None:
 
 
 def attach_refused(world: World) -> None:
-    world.plane.refused = lambda one: one.container == "c1"
+    world.plane.refused = lambda item: item.container == "c1"
     with pytest.raises(AttachDriverError):
         world.attach("c1")
 
@@ -94,9 +94,9 @@ def test_the_end_of_the_process_at_each_step(database: Breaking, story: str, res
             world.engine.resume()
             world.check()
         # The guest repeats its request.
-        one = world.attach("c1", boot_id="second")
-        assert world.engine.get(VM, "c1", "eth0") == one
-        assert one.id in world.plane.ports
+        attachment = world.attach("c1", boot_id="second")
+        assert world.engine.get(VM, "c1", "eth0") == attachment
+        assert attachment.id in world.plane.ports
         world.engine.tidy()
         world.check()
         for name in ("c1", "c2"):
@@ -122,7 +122,7 @@ def test_a_row_that_cannot_be_made_goes_back_after_five_minutes(world: World) ->
 
 
 def test_an_active_row_whose_data_plane_cannot_be_made_again_stays(world: World) -> None:
-    one = world.attach()
+    attachment = world.attach()
     world.plane.ports.clear()
     world.plane.refused = lambda _one: True
     world.now += 1000
@@ -130,29 +130,29 @@ def test_an_active_row_whose_data_plane_cannot_be_made_again_stays(world: World)
     assert [row.state for row in world.engine.everything()] == [AttachmentState.ACTIVE]
     world.plane.refused = lambda _one: False
     world.engine.tidy()
-    assert world.plane.ports[one.id].vid == one.vid
+    assert world.plane.ports[attachment.id].vid == attachment.vid
 
 
 def test_ports_without_a_row_are_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot be removed does not stop the others."""
-    one = world.attach()
+    attachment = world.attach()
     for name in ("a", "b"):
         world.plane.ports[name] = Found(id=name, parent=VM.port_id, vid=77)
     world.plane.ports["half"] = Found(id="half", parent="", vid=0)
     remove = world.plane.remove
 
-    def refuse(those: list[Attachment]) -> None:
-        if those[0].id == "a":
+    def refuse(attachments: list[Attachment]) -> None:
+        if attachments[0].id == "a":
             raise AttachDriverError(cause="refused")
-        remove(those)
+        remove(attachments)
 
     monkeypatch.setattr(world.plane, "remove", refuse)
     world.engine.tidy()
-    assert set(world.plane.ports) == {"a", one.id}
+    assert set(world.plane.ports) == {"a", attachment.id}
 
 
 def test_a_vm_that_is_away_keeps_its_attachments_for_its_grace(world: World) -> None:
-    one = world.attach()
+    attachment = world.attach()
 
     def away(seconds: float) -> list[str]:
         world.there.clear()
@@ -161,33 +161,33 @@ def test_a_vm_that_is_away_keeps_its_attachments_for_its_grace(world: World) -> 
         world.engine.tidy()
         return [row.id for row in world.engine.everything()]
 
-    assert away(599) == [one.id]
+    assert away(599) == [attachment.id]
     world.check()
     # It comes back: its absence begins anew.
     world.there.add(VM.port_id)
     world.engine.tidy()
-    assert away(599) == [one.id]
+    assert away(599) == [attachment.id]
     # So it does at a start.
     world.start().resume()
-    assert away(599) == [one.id]
+    assert away(599) == [attachment.id]
     assert away(1) == []
     world.check_nothing_leaked()
 
 
 def test_attachments_move_with_their_vm(world: World) -> None:
-    one = world.attach()
+    attachment = world.attach()
     first, here = world.engine, world.plane
-    there = Plane()
-    second = world.start("host-2", there)
+    plane = Plane()
+    second = world.start("host-2", plane)
     # The destination asks nothing of the rows while the VM is on its first host.
     world.there.clear()
     second.tidy()
-    assert not there.ports
+    assert not plane.ports
     # The first host sees that the port has gone, and the second that it has come.
     first.tidy()
     world.there.add(VM.port_id)
     second.tidy()
-    assert set(there.ports) == {one.id}
+    assert set(plane.ports) == {attachment.id}
     assert [row.host for row in second.everything()] == ["host-2"]
     assert second.get(VM, "c1", "eth0") is not None
     world.there.clear()
@@ -196,18 +196,18 @@ def test_attachments_move_with_their_vm(world: World) -> None:
 
 
 def test_a_request_on_another_host_moves_the_attachments(world: World) -> None:
-    one = world.attach()
+    attachment = world.attach()
     first, here = world.engine, world.plane
-    there = Plane()
-    second = world.start("host-2", there)
-    there.refused = lambda _one: True
+    plane = Plane()
+    second = world.start("host-2", plane)
+    plane.refused = lambda _one: True
     with pytest.raises(AttachError, match="refused"):
         world.attach()
-    there.refused = lambda _one: False
+    plane.refused = lambda _one: False
     again = world.attach()
-    assert (again.id, again.vid, again.host) == (one.id, one.vid, "host-2")
+    assert (again.id, again.vid, again.host) == (attachment.id, attachment.vid, "host-2")
     second.tidy()
-    assert set(there.ports) == {one.id}
+    assert set(plane.ports) == {attachment.id}
     first.tidy()
     assert here.ports == {}
 
@@ -250,13 +250,13 @@ class Machine(RuleBasedStateMachine):
         step=STEPS,
     )
     def attach(self, parent: Any, container: str, step: int, **fields: Any) -> None:
-        one = self.act(step, lambda: self.world.attach(container, parent=parent, **fields))
-        if one is None:
+        item = self.act(step, lambda: self.world.attach(container, parent=parent, **fields))
+        if item is None:
             return
-        assert isinstance(one, Attachment)
-        assert one.state is AttachmentState.ACTIVE
-        assert one.vid not in fields["avoid"]
-        assert one.id in self.world.plane.ports or self.lost
+        assert isinstance(item, Attachment)
+        assert item.state is AttachmentState.ACTIVE
+        assert item.vid not in fields["avoid"]
+        assert item.id in self.world.plane.ports or self.lost
         boots = {row.boot_id for row in self.world.engine.listed(parent)} - {""}
         assert not fields["boot_id"] or boots <= {fields["boot_id"]}
 
@@ -316,8 +316,8 @@ class Machine(RuleBasedStateMachine):
             return
         self.settle()
         for parent in (VM, OTHER):
-            for one in self.world.engine.listed(parent):
-                self.world.detach(one.container, parent=parent)
+            for item in self.world.engine.listed(parent):
+                self.world.detach(item.container, parent=parent)
         self.world.check_nothing_leaked()
 
 

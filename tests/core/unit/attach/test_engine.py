@@ -39,24 +39,24 @@ from tests.harness.tier import CLOCK
 
 
 def test_an_attachment_stands_when_it_is_returned(world: World) -> None:
-    one, created = world.engine.attach(VM, wanted(owner="o", boot_id="b", labels={"pod": "p"}))
+    item, created = world.engine.attach(VM, wanted(owner="o", boot_id="b", labels={"pod": "p"}))
     assert created
-    assert (one.state, one.vid, one.host, one.parent) == (
+    assert (item.state, item.vid, item.host, item.parent) == (
         AttachmentState.ACTIVE,
         2,
         "host-1",
         "port-1",
     )
-    assert one.ip == IPv4Address("10.1.0.2")  # the first is the gateway
-    assert is_unicast(one.mac)
-    assert int(one.mac[:2], 16) & 2
-    assert (one.owner, one.boot_id, dict(one.labels)) == ("o", "b", {"pod": "p"})
-    assert world.plane.ports == {one.id: Found(id=one.id, parent="port-1", vid=2)}
-    assert world.engine.get(VM, "c1", "eth0") == one
-    assert world.engine.listed(VM) == [one]
+    assert item.ip == IPv4Address("10.1.0.2")  # the first is the gateway
+    assert is_unicast(item.mac)
+    assert int(item.mac[:2], 16) & 2
+    assert (item.owner, item.boot_id, dict(item.labels)) == ("o", "b", {"pod": "p"})
+    assert world.plane.ports == {item.id: Found(id=item.id, parent="port-1", vid=2)}
+    assert world.engine.get(VM, "c1", "eth0") == item
+    assert world.engine.listed(VM) == [item]
     assert world.engine.listed(OTHER) == []
     other = world.attach(parent=OTHER)
-    assert (other.vid, other.ip) == (one.vid, IPv4Address("10.1.0.3")), "trunks share no VLAN ids"
+    assert (other.vid, other.ip) == (item.vid, IPv4Address("10.1.0.3")), "trunks share no VLAN ids"
     chosen = world.attach("c2", ip=IPv4Address("10.1.0.77"), mac="02:AB:00:00:00:01")
     assert (str(chosen.ip), chosen.mac) == ("10.1.0.77", "02:ab:00:00:00:01")
     world.check()
@@ -121,7 +121,7 @@ def test_an_address_is_free_at_once_and_a_full_network_says_so(world: World) -> 
     vms = [replace(VM, port_id=f"vm-{n}") for n in range(7)]
     world.there |= {vm.port_id for vm in vms}
     all_of_them = [world.attach(network="tiny", parent=vm) for vm in vms[:6]]
-    assert {str(one.ip) for one in all_of_them} == {f"10.2.0.{n}" for n in range(1, 7)}
+    assert {str(item.ip) for item in all_of_them} == {f"10.2.0.{n}" for n in range(1, 7)}
     with pytest.raises(AttachFullError, match="all addresses of 'tiny' are in use"):
         world.attach(network="tiny", parent=vms[6])
     world.detach(parent=vms[3])
@@ -210,7 +210,7 @@ def test_quota_and_rate(database: Breaking) -> None:
     status = world.engine.status(VM)
     assert (status.used, status.free, status.quota) == (2, 254, 256)
     assert (status.ready, status.cause) == (False, "no trunk bridge")
-    assert [one.name for one in status.networks] == ["blue", "few", "small", "tiny"]
+    assert [network.name for network in status.networks] == ["blue", "few", "small", "tiny"]
 
 
 def test_a_vm_without_a_trunk_gets_no_attachment(world: World) -> None:
@@ -225,10 +225,10 @@ def test_another_boot_frees_what_the_one_before_had(database: Breaking) -> None:
     old = [world.attach(f"c{n}", boot_id="first") for n in range(2)]
     kept = world.attach("kept")
     new = world.attach("c0", boot_id="second")
-    assert new.id not in {one.id for one in old}
-    assert {one.id for one in world.engine.everything()} == {kept.id, new.id}
+    assert new.id not in {item.id for item in old}
+    assert {item.id for item in world.engine.everything()} == {kept.id, new.id}
     # Without a rest.
-    assert world.attach("c5", boot_id="second").vid in {one.vid for one in old}
+    assert world.attach("c5", boot_id="second").vid in {item.vid for item in old}
     world.check()
 
 
@@ -257,7 +257,7 @@ def test_collecting(world: World) -> None:
     world.now += 61
     world.attach("young", owner="a")
     assert world.engine.collect(VM, "blue", "a", {("stays", "eth0")}) == 1
-    assert {one.container for one in world.engine.listed(VM)} == {
+    assert {item.container for item in world.engine.listed(VM)} == {
         *("stays", "other", "elsewhere", "young")
     }
     assert world.engine.collect(VM, "blue", "a", {("stays", "eth0")}) == 0
@@ -303,7 +303,7 @@ def test_a_database_that_is_away(world: World, monkeypatch: pytest.MonkeyPatch) 
 
 def test_concurrent_requests_for_one_attachment_give_one(world: World) -> None:
     results = together(*[lambda: world.engine.attach(VM, wanted())] * 8)
-    assert len({one.id for one, _created in results}) == 1
+    assert len({item.id for item, _created in results}) == 1
     assert sum(created for _one, created in results) == 1
     world.check()
 
@@ -318,8 +318,8 @@ def test_requests_during_work_on_a_trunk_are_one_call(world: World) -> None:
         others = [eventlet.spawn(call, f"c{number}") for number in range(1, 20)]
         settle()
         world.plane.gate.set()
-        for one in (first, *others):
-            one.wait()
+        for item in (first, *others):
+            item.wait()
         assert world.plane.calls == [(name, 1), (name, 19)]
         world.check()
     assert world.engine.everything() == []
@@ -334,9 +334,9 @@ def makes(world: World) -> list[int]:
 
 
 def test_a_failure_of_one_attachment_does_not_stop_the_others(world: World) -> None:
-    world.plane.refused = lambda one: one.container == "c3"
+    world.plane.refused = lambda item: item.container == "c3"
     results = attached(world, 6)
-    assert [isinstance(one, AttachDriverError) for one in results] == [n == 3 for n in range(6)]
+    assert [isinstance(item, AttachDriverError) for item in results] == [n == 3 for n in range(6)]
     assert makes(world)[0] == 6
     world.check()
     assert len(world.engine.everything()) == 5
@@ -344,7 +344,7 @@ def test_a_failure_of_one_attachment_does_not_stop_the_others(world: World) -> N
 
 def test_a_data_plane_that_is_away_is_not_asked_for_each_of_a_batch(world: World) -> None:
     world.plane.away = True
-    assert {type(one) for one in attached(world, 8)} == {AttachDriverError}
+    assert {type(item) for item in attached(world, 8)} == {AttachDriverError}
     assert makes(world) == [8, 1, 1, 1]
     world.plane.away = False
     world.engine.tidy()
@@ -353,14 +353,14 @@ def test_a_data_plane_that_is_away_is_not_asked_for_each_of_a_batch(world: World
 
 def test_a_failure_of_the_whole_is_not_tried_for_each(world: World) -> None:
     world.plane.refused, world.plane.refusal = lambda _one: True, {"whole": True}
-    assert {type(one) for one in attached(world, 8)} == {AttachDriverError}
+    assert {type(item) for item in attached(world, 8)} == {AttachDriverError}
     assert makes(world) == [8]
     world.check()
 
 
 def test_vids_that_others_have_taken_meanwhile_are_left_out(database: Breaking) -> None:
     world = World(database, rate=1)
-    world.plane.refused, world.plane.refusal = lambda one: one.vid < 5, {"taken": True}
+    world.plane.refused, world.plane.refusal = lambda item: item.vid < 5, {"taken": True}
     assert world.attach().vid == 5, "they cost no rate"
     world.check()
     world.now += 1
@@ -375,23 +375,23 @@ def test_vids_that_others_have_taken_meanwhile_are_left_out(database: Breaking) 
 
 def test_a_port_that_another_host_needs_stays(world: World) -> None:
     """The data plane is the same for all hosts, and the VM moves."""
-    one = world.attach()
+    attachment = world.attach()
     other = world.start("host-2")
-    for found, stays in (({"shared": True}, True), ({"removable": False}, True), ({}, False)):
-        world.plane.ports[one.id] = replace(
-            Found(id=one.id, parent=one.parent, vid=one.vid), **found
+    for result, stays in (({"shared": True}, True), ({"removable": False}, True), ({}, False)):
+        world.plane.ports[attachment.id] = replace(
+            Found(id=attachment.id, parent=attachment.parent, vid=attachment.vid), **result
         )
         other.tidy()
-        assert (one.id in world.plane.ports) is stays
+        assert (attachment.id in world.plane.ports) is stays
 
 
 def test_a_port_that_is_not_whole_is_made_again(world: World) -> None:
-    one = world.attach()
-    whole = world.plane.ports[one.id]
-    for half in (replace(whole, whole=False), Found(id=one.id, parent="", vid=0)):
-        world.plane.ports[one.id] = half
+    attachment = world.attach()
+    whole = world.plane.ports[attachment.id]
+    for half in (replace(whole, whole=False), Found(id=attachment.id, parent="", vid=0)):
+        world.plane.ports[attachment.id] = half
         world.engine.tidy()
-        assert world.plane.ports == {one.id: whole}
+        assert world.plane.ports == {attachment.id: whole}
     world.check()
 
 
@@ -432,7 +432,7 @@ def test_a_data_plane_that_hangs_delays_others_for_a_bounded_time(world: World) 
         world.attach("c2")
     assert CLOCK.now() - began == pytest.approx(trunk_loop.PATIENCE)
     world.detach("c2")
-    assert [one.container for one in world.engine.listed(VM)] == ["c1"]
+    assert [item.container for item in world.engine.listed(VM)] == ["c1"]
     assert world.engine.status(VM).used == 2
     world.plane.gate.set()
     hanging.wait()
@@ -454,18 +454,18 @@ def test_a_program_error_of_the_driver_releases_the_others(
     with monkeypatch.context() as patch:
         patch.setattr(world.plane, "make", lambda *_arguments: {}["defect"])
         results = together(*[lambda n=n: failure(lambda: world.attach(f"c{n}")) for n in range(3)])
-    assert sorted(one.__name__ for one in results) == ["AttachDriverError"] * 2 + ["KeyError"]
+    assert sorted(item.__name__ for item in results) == ["AttachDriverError"] * 2 + ["KeyError"]
     world.engine.tidy()
     world.check()
 
 
 def test_an_operator_sees_all_and_deletes_one(world: World) -> None:
-    one, two = world.attach("c1"), world.attach("c2", parent=OTHER)
+    item, two = world.attach("c1"), world.attach("c2", parent=OTHER)
     assert [(row["id"], row["port"], row["ip"], row["state"]) for row in world.engine.report()] == [
         (attached.id, parent.port_name, str(attached.ip), "active")
-        for attached, parent in ((one, VM), (two, OTHER))
+        for attached, parent in ((item, VM), (two, OTHER))
     ]
-    assert [world.engine.dismiss(one.id) for _again in range(2)] == [True, False]
+    assert [world.engine.dismiss(item.id) for _again in range(2)] == [True, False]
     assert world.engine.everything() == [two]
     world.check()
     # One of another host leaves there.
@@ -482,7 +482,7 @@ def test_metrics_have_states_outcomes_and_the_smallest_rest(database: Breaking) 
 
     def counts() -> list[float]:
         name = "dfmeta_attach_seconds_count"
-        return [value(name, {"outcome": one}) or 0 for one in ("made", "found", "failed")]
+        return [value(name, {"outcome": item}) or 0 for item in ("made", "found", "failed")]
 
     before = counts()
     for name in ("c1", "c2", "c3", "c3"):
@@ -493,7 +493,7 @@ def test_metrics_have_states_outcomes_and_the_smallest_rest(database: Breaking) 
     assert [new - old for new, old in zip(counts(), before, strict=True)] == [4, 1, 1]
     world.detach("c3")
     world.engine.tidy()
-    states = [value("dfmeta_attachments", {"state": one}) for one in ("active", "leaving")]
+    states = [value("dfmeta_attachments", {"state": item}) for item in ("active", "leaving")]
     assert (states, value("dfmeta_vids_free")) == ([3, 0], 1)
 
 
@@ -518,21 +518,21 @@ def test_the_next_address_is_free_and_of_the_subnet(
     subnet = IPv4Network((int(IPv4Address("10.0.0.0")), prefix))
     base = int(subnet.network_address)
     network = Network(name="n", subnet=subnet, gateway=IPv4Address(base + gateway))
-    asked: set[int] = set()
+    request: set[int] = set()
 
     def ask(low: int, high: int) -> set[int]:
         assert low <= high
-        assert not asked & set(range(low, high + 1))
-        asked.update(range(low, high + 1))
-        return {base + one for one in used if low <= base + one <= high}
+        assert not request & set(range(low, high + 1))
+        request.update(range(low, high + 1))
+        return {base + item for item in used if low <= base + item <= high}
 
-    found = next_address(network, None if last is None else base + last, ask)
-    if found is not None:
-        assert may_have(network, IPv4Address(found))
-        assert IPv4Address(found) in subnet
-        assert found - base not in used
+    result = next_address(network, None if last is None else base + last, ask)
+    if result is not None:
+        assert may_have(network, IPv4Address(result))
+        assert IPv4Address(result) in subnet
+        assert result - base not in used
     else:
-        hosts = {int(one) - base for one in subnet.hosts()} - {gateway}
+        hosts = {int(host) - base for host in subnet.hosts()} - {gateway}
         assert hosts <= used
 
 

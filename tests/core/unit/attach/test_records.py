@@ -24,9 +24,9 @@ def records_of(world: World, key: bytes = b"k") -> ContainerRecords:
     return ContainerRecords(AttachmentTables(world.database), NETWORKS, key)
 
 
-def document_of(found: Record | None) -> dict[str, Any]:
-    assert found is not None
-    return dict(json.loads(found.metadata or "null"))
+def document_of(result: Record | None) -> dict[str, Any]:
+    assert result is not None
+    return dict(json.loads(result.metadata or "null"))
 
 
 @pytest.fixture
@@ -36,19 +36,19 @@ def world(database: Breaking) -> World:
 
 def test_an_attachment_is_an_instance_with_a_record(world: World) -> None:
     parent = dataclasses.replace(VM, project_id="p")
-    one = world.attach(parent=parent, labels=LABELS)
-    assert one.instance_id == one.id == str(UUID(one.id))
-    found = records_of(world).get(one.id.upper())
-    assert found is not None
-    assert (found.id, found.project_id, found.derived) == (one.id, "p", True)
-    assert (found.userdata, found.password, found.created_at) == (None, None, found.updated_at)
-    assert document_of(found) == {
+    attachment = world.attach(parent=parent, labels=LABELS)
+    assert attachment.instance_id == attachment.id == str(UUID(attachment.id))
+    result = records_of(world).get(attachment.id.upper())
+    assert result is not None
+    assert (result.id, result.project_id, result.derived) == (attachment.id, "p", True)
+    assert (result.userdata, result.password, result.created_at) == (None, None, result.updated_at)
+    assert document_of(result) == {
         "name": "web-1",
         "hostname": "web-1",
         "meta": LABELS,
         "instance_tags": LABELS,
         "network": {
-            "interfaces": [{"name": "eth0", "mac": one.mac}],
+            "interfaces": [{"name": "eth0", "mac": attachment.mac}],
             "addresses": [
                 {
                     "address": "10.1.0.2",
@@ -60,11 +60,11 @@ def test_an_attachment_is_an_instance_with_a_record(world: World) -> None:
             ],
         },
     }
-    told = network_data_of(from_record(found))
-    assert told is not None
-    (network,) = told["networks"]
+    network_data = network_data_of(from_record(result))
+    assert network_data is not None
+    (network,) = network_data["networks"]
     assert (network["ip_address"], network["netmask"]) == ("10.1.0.2", "255.255.255.0")
-    assert records_of(world).get(one.id) == found
+    assert records_of(world).get(attachment.id) == result
 
 
 def test_the_id_is_never_one_that_the_guest_names(world: World) -> None:
@@ -73,28 +73,28 @@ def test_the_id_is_never_one_that_the_guest_names(world: World) -> None:
     thief = world.attach(victim.id, owner=victim.id, labels=names)
     assert thief.instance_id == thief.id
     assert thief.id not in (victim.id, VM.instance_id, OTHER.instance_id)
-    found = records_of(world)
-    assert document_of(found.get(victim.id))["meta"] == {}
+    records = records_of(world)
+    assert document_of(records.get(victim.id))["meta"] == {}
     for other in (VM.instance_id, OTHER.instance_id, victim.port_id, "c1", ""):
-        assert found.get(other) is None
+        assert records.get(other) is None
 
 
 def test_seeds_differ_and_need_the_key(world: World) -> None:
     ids = [world.attach("c1").id, world.attach("c2").id]
     seeds = {
-        found.seed
+        result.seed
         for key in (b"k", b"l")
-        for found in map(records_of(world, key).get, ids)
-        if found is not None
+        for result in map(records_of(world, key).get, ids)
+        if result is not None
     }
     assert len(seeds) == 4
 
 
 def test_without_instances_there_is_no_record(database: Breaking) -> None:
     world = World(database)
-    one = world.attach(labels=LABELS)
-    assert one.instance_id == ""
-    for name in (one.id, ""):
+    attachment = world.attach(labels=LABELS)
+    assert attachment.instance_id == ""
+    for name in (attachment.id, ""):
         assert records_of(world).get(name) is None
 
 
@@ -107,9 +107,9 @@ def test_the_records_are_those_of_the_attachments_that_stand(
     for step in range(1, 100):
         world = World(database, instances=True)
         prepare(world)
-        seen = {one.id for one in world.engine.everything()}
+        seen = {item.id for item in world.engine.everything()}
         ended = world.end_at(step, act)
-        seen |= {one.id for one in world.engine.everything()}
+        seen |= {item.id for item in world.engine.everything()}
         check(world, seen)
         world.start().resume()
         check(world, seen)
@@ -126,10 +126,10 @@ def test_the_records_are_those_of_the_attachments_that_stand(
 
 def check(world: World, seen: set[str]) -> None:
     standing = {
-        one.id for one in world.engine.everything() if one.state is not AttachmentState.LEAVING
+        item.id for item in world.engine.everything() if item.state is not AttachmentState.LEAVING
     }
-    found = records_of(world)
-    assert {name for name in seen if found.get(name) is not None} == standing
+    records = records_of(world)
+    assert {name for name in seen if records.get(name) is not None} == standing
 
 
 ONE = dataclasses.replace(
@@ -151,13 +151,13 @@ def test_the_host_name_is_made_valid() -> None:
         # Nothing remains, and the id is the host name, as for any record.
         ("日本", "日本", "a"),
     ):
-        one = dataclasses.replace(ONE, labels={"K8S_POD_NAME": label})
-        found = from_record(record(one, NETWORKS["blue"], project_id="", seed=b""))
-        assert (found.name, found.hostname, found.project_id) == (name, hostname, "")
+        item = dataclasses.replace(ONE, labels={"K8S_POD_NAME": label})
+        result = from_record(record(item, NETWORKS["blue"], project_id="", seed=b""))
+        assert (result.name, result.hostname, result.project_id) == (name, hostname, "")
 
 
 def test_a_network_that_was_removed_leaves_the_address() -> None:
-    found = record(ONE, None, project_id="", seed=b"")
-    (address,) = document_of(found)["network"]["addresses"]
+    result = record(ONE, None, project_id="", seed=b"")
+    (address,) = document_of(result)["network"]["addresses"]
     assert (address["address"], address["cidr"]) == ("10.1.0.2", 32)
     assert "gateway" not in address

@@ -101,7 +101,7 @@ class FakeEngine:
 
     def get(self, parent: Parent, container: str, ifname: str) -> Attachment | None:
         self._note(parent)
-        return next((one for one in self.there if one.container == container), None)
+        return next((item for item in self.there if item.container == container), None)
 
     def listed(self, parent: Parent) -> list[Attachment]:
         self._note(parent)

@@ -393,9 +393,9 @@ def test_a_put_names_the_parts_of_the_defaults_that_it_ends(
     succeeded(run("put", "--default-project", "p1", "--meta", "a=1"))
     first = run("put", "web1", "--hostname", "db")
     assert first.exit_code == 0
-    (said,) = first.stderr.splitlines()
-    assert said.startswith(f"dfmeta: {instance_id} (web1) had these from the defaults")
-    assert ": name, ssh keys, meta, user-data. A record of its own" in said
+    (message,) = first.stderr.splitlines()
+    assert message.startswith(f"dfmeta: {instance_id} (web1) had these from the defaults")
+    assert ": name, ssh keys, meta, user-data. A record of its own" in message
     again = run("put", "web1", "--meta", "b=2")
     assert (again.exit_code, again.stderr) == (0, ""), "it lives on a record of its own now"
 

@@ -259,10 +259,10 @@ def test_a_full_disk_is_507_for_a_push_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_refresh_queries_upstream_and_shows_the_new_half(repository: Repository) -> None:
-    asked = []
+    request = []
 
     def refresh(kind: Kind, record_id: str) -> Record | None:
-        asked.append((kind, record_id))
+        request.append((kind, record_id))
         content = {"hostname": "fresh"} if kind is Kind.METADATA else b"fresh"
         repository.store_fetched(Push(kind=kind, record_id=record_id, content=content, networks=[]))
         return repository.get(record_id)
@@ -272,7 +272,7 @@ def test_a_refresh_queries_upstream_and_shows_the_new_half(repository: Repositor
     assert (metadata.status_int, metadata.json) == (200, {"hostname": "fresh"})
     userdata = client.ask("POST", f"/api/v1/device-userdata/refresh/{INSTANCE}", accept=ENVELOPE)
     assert userdata.json["userdata"] == "fresh"
-    assert asked == [(Kind.METADATA, INSTANCE), (Kind.USERDATA, INSTANCE)]
+    assert request == [(Kind.METADATA, INSTANCE), (Kind.USERDATA, INSTANCE)]
     without = Client(make_api(repository))
     assert without.ask("POST", f"/device-metadata/refresh/{INSTANCE}").json == {"hostname": "fresh"}
     for name in (OTHER, "x"):
@@ -352,7 +352,7 @@ def test_a_broken_document_hides_no_other_record(
 
 def test_the_description_has_every_component_route_and_scope() -> None:
     description = openapi.description(secured=True)
-    names = {one.split('"')[0] for one in json.dumps(description).split('"#/components/')[1:]}
+    names = {word.split('"')[0] for word in json.dumps(description).split('"#/components/')[1:]}
     for section, name in (name.split("/") for name in names):
         assert name in description["components"][section], name
     used = {name.partition("/")[2] for name in names}
@@ -364,9 +364,9 @@ def test_the_description_has_every_component_route_and_scope() -> None:
         for path, methods in description["paths"].items()
         for method, operation in methods.items()
     }
-    assert {one for one in described if one[1] != "HEAD"} == {(r.path, r.method) for r in ROUTES}
+    assert {item for item in described if item[1] != "HEAD"} == {(r.path, r.method) for r in ROUTES}
     for (path, _method), operation in described.items():
-        placed = {one["name"] for one in operation["parameters"] if one.get("in") == "path"}
+        placed = {item["name"] for item in operation["parameters"] if item.get("in") == "path"}
         assert ("id" in placed) == ("{id}" in path), path
     for route in ROUTES:
         assert ", ".join(route.scopes) in described[route.path, route.method]["description"], route
@@ -396,14 +396,14 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
 
 def test_a_change_alone_is_one_line_without_its_content(secured: Client, lines: list[str]) -> None:
-    one, devices = f"/device-metadata/{INSTANCE}", f"/api/v1/device-metadata/{INSTANCE}/devices"
+    item, devices = f"/device-metadata/{INSTANCE}", f"/api/v1/device-metadata/{INSTANCE}/devices"
     device = b'{"type": "disk", "bus": "scsi", "serial": "private"}'
     secured.ask("POST", "/api/v1/device-metadata", BODY, authorization="Bearer write")
     secured.ask("POST", devices, device, authorization="Bearer write")
     secured.ask("DELETE", f"{devices}?serial=private", authorization="Bearer write")
     secured.ask("POST", f"/device-metadata/refresh/{INSTANCE}", authorization="Bearer write")
-    secured.ask("DELETE", one, authorization="Bearer delete")
-    secured.ask("DELETE", one, authorization="Bearer delete")
+    secured.ask("DELETE", item, authorization="Bearer delete")
+    secured.ask("DELETE", item, authorization="Bearer delete")
     secured.ask("GET", "/records", authorization="Bearer read")
     secured.ask("PUT", "/device-metadata", authorization="Bearer write")
     by = f"instance {INSTANCE}, by token known from"

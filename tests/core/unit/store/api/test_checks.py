@@ -44,7 +44,7 @@ def test_a_value_is_taken_as_it_is() -> None:
     assert checks.ssh_keys("--ssh-key", "") == []
     addresses = ["192.0.2.7", "", "10.1.2.3/28", "2001:db8::9", "::ffff:192.0.2.9"]
     networks = ["192.0.2.7/32", "10.1.2.0/28", "2001:db8::9/128", "192.0.2.9/32"]
-    assert [str(one) for one in checks.networks("--address", addresses)] == networks
+    assert [str(network) for network in checks.networks("--address", addresses)] == networks
     for text in ("#!/bin/sh\n", "#cloud-config\na: 1\n", "#include\n", "Content-Type: text/x\n"):
         assert checks.vendor_data("o", text.encode(), name="f") == text, text
     assert checks.vendor_data("o", b' {"a": 1}', name="f") == {"a": 1}

@@ -122,10 +122,14 @@ def test_get_and_delete_are_those_of_the_store(
     missing = over("get", instance_id)
     assert (missing.exit_code, missing.stdout) == (1, "")
     elsewhere.put(instance_id, document={"hostname": "web"}, userdata=b"hush", http_tokens="off")
-    (found,) = json.loads(succeeded(over("get", instance_id, "--format", "json")))
-    assert (found["hostname"], found["userdata_bytes"], found["http_tokens"]) == ("web", 4, "off")
-    assert found["password_set"] is None, "the API does not tell"
-    assert found["created_at"] is None
+    (result,) = json.loads(succeeded(over("get", instance_id, "--format", "json")))
+    assert (result["hostname"], result["userdata_bytes"], result["http_tokens"]) == (
+        "web",
+        4,
+        "off",
+    )
+    assert result["password_set"] is None, "the API does not tell"
+    assert result["created_at"] is None
     assert over("get", instance_id, "--user-data").stdout_bytes == b"hush"
     assert succeeded(over("delete", instance_id)) == f"{instance_id}: deleted\n"
     assert elsewhere.get(instance_id) is None
@@ -139,13 +143,13 @@ def test_a_token_that_may_only_write_puts_a_whole_record(
     file = tmp_path / "document.json"
     file.write_text('{"hostname": "web"}')
     whole = ("--json", str(file), "--meta", "a=1", "--address", "10.0.0.9")
-    said = succeeded(over("put", instance_id, *whole))
-    assert said.startswith(f"{instance_id}: written, with hostname, meta")
+    message = succeeded(over("put", instance_id, *whole))
+    assert message.startswith(f"{instance_id}: written, with hostname, meta")
     assert document(elsewhere, instance_id) == {"hostname": "web", "meta": {"a": "1"}}
     assert elsewhere.addresses(instance_id) == ("10.0.0.9/32",)
     userdata = ("--user-data", "-", "--address", "10.0.0.10")
-    said = succeeded(over("put", OTHER_INSTANCE, *userdata, stdin=b"u"))
-    assert said.startswith(f"{OTHER_INSTANCE}: written, with user-data, addresses; not compared")
+    message = succeeded(over("put", OTHER_INSTANCE, *userdata, stdin=b"u"))
+    assert message.startswith(f"{OTHER_INSTANCE}: written, with user-data, addresses; not compared")
     assert read(elsewhere, OTHER_INSTANCE).userdata == b"u"
 
 
@@ -202,19 +206,19 @@ def test_a_list_is_the_one_of_the_store(
     elsewhere.put(instance_id, document={"ssh_keys": ["a", "b"]}, userdata=b"u", project_id="p")
     elsewhere.put(OTHER_INSTANCE, document={"hostname": "\x1b[2J", "name": {"odd": [1]}})
     elsewhere.put(EVERYWHERE, document={"name": "never"})
-    there = tmp_path / "there.conf"
-    there.write_text(f"[store]\nconnection = sqlite:///{tmp_path}/elsewhere/store.db\n")
+    present = tmp_path / "there.conf"
+    present.write_text(f"[store]\nconnection = sqlite:///{tmp_path}/elsewhere/store.db\n")
     for form in ("table", "json"):
-        local = succeeded(run("list", "--config-file", str(there), "--format", form))
+        local = succeeded(run("list", "--config-file", str(present), "--format", form))
         assert succeeded(over("list", "--format", form)) == local
         assert "never" not in local
-    assert {one["id"] for one in json.loads(local)} == {instance_id, OTHER_INSTANCE}
+    assert {item["id"] for item in json.loads(local)} == {instance_id, OTHER_INSTANCE}
 
 
 def test_a_list_has_all_pages(over: Run, api: Api, elsewhere: Repository) -> None:
     ids = [f"00000000-0000-4000-8000-{number:012x}" for number in range(PAGE + 1)]
     elsewhere.push_all(
-        [Push(kind=Kind.METADATA, record_id=one, content={}, networks=()) for one in ids]
+        [Push(kind=Kind.METADATA, record_id=item, content={}, networks=()) for item in ids]
     )
     rows = json.loads(succeeded(over("list", "--format", "json")))
     assert [row["id"] for row in rows] == ids
@@ -281,9 +285,9 @@ def test_text_that_is_no_token_is_not_sent(
 
 
 def test_bytes_behind_an_answer_are_no_answer_to_another_request() -> None:
-    def answer(asked: Asked) -> bytes:
+    def answer(request: Asked) -> bytes:
         late = NOT_FOUND if len(store.asked) > store.connections else b""
-        half = {"metadata": {}} if "metadata" in asked.target else {"userdata": "x"}
+        half = {"metadata": {}} if "metadata" in request.target else {"userdata": "x"}
         return late + reply({"id": INSTANCE, "ipAddresses": [], **half})
 
     with OtherStore(answer) as store:

@@ -65,8 +65,8 @@ def test_a_device_is_attached_read_and_detached(client: Client, prefix: str) -> 
     assert client.ask("DELETE", f"{path}?mac={MAC}").json == [DISK]
     assert client.ask("DELETE", f"{path}?serial=vol-1").json == []
     assert client.get(path).json == []
-    found = client.get("/device-metadata?ip_address=192.0.2.7").json
-    assert found["metadata"] == {"hostname": "web1", "n": 1.5, "devices": []}
+    result = client.get("/device-metadata?ip_address=192.0.2.7").json
+    assert result["metadata"] == {"hostname": "web1", "n": 1.5, "devices": []}
 
 
 def test_a_device_is_replaced_in_its_place_and_another_is_added(client: Client) -> None:
@@ -100,8 +100,8 @@ def test_a_device_that_breaks_a_rule_with_the_others_changes_nothing(client: Cli
         ({}, "devices[1]"),
     ]:
         push(client, NIC)
-        told = errors(attach(client, device))
-        assert told == [f"validation failed on metadata.{place}, condition: device"], device
+        message = errors(attach(client, device))
+        assert message == [f"validation failed on metadata.{place}, condition: device"], device
         assert client.get(ONE).json == [NIC], device
 
 
@@ -158,8 +158,8 @@ def test_a_query_that_names_no_device_is_refused(client: Client) -> None:
         ("address=scsi:none", "address", "bus:address"),
     ]:
         push(client, NIC, DISK, BARE_DISK)
-        told = errors(detach(client, query))
-        assert told == [f"validation failed on {path}, condition: {condition}"], query
+        message = errors(detach(client, query))
+        assert message == [f"validation failed on {path}, condition: {condition}"], query
         assert len(client.get(ONE).json) == 3, query
 
 

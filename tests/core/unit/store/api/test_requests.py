@@ -36,8 +36,8 @@ def errors(kind: Kind, members: dict[str, object]) -> list[str]:
         parse_push(kind, json.dumps(members).encode())
     assert (caught.value.status, caught.value.message) == (400, "Invalid request")
     return [
-        one.removeprefix("validation failed on ").replace(", condition: ", " ")
-        for one in caught.value.errors
+        error.removeprefix("validation failed on ").replace(", condition: ", " ")
+        for error in caught.value.errors
     ]
 
 
@@ -110,7 +110,7 @@ def test_a_good_value_is_stored_in_its_canonical_form() -> None:
     assert push(Kind.USERDATA, userdata="AAAA", userdata_encoding=None).content == b"AAAA"
     given = ["2001:db8::9", "10.1.2.9/28", "10.1.2.0/28", "::ffff:192.0.2.7"]
     folded = ["2001:db8::9/128", "10.1.2.0/28", "192.0.2.7/32"]
-    assert [str(one) for one in push(ipAddresses=given).networks] == folded
+    assert [str(network) for network in push(ipAddresses=given).networks] == folded
 
 
 def test_an_absent_member_has_its_default() -> None:

@@ -126,7 +126,7 @@ def post(*headers: str, body: bytes = b"") -> bytes:
 
 def chunked(body: bytes, *, size: int = 60_000) -> bytes:
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
-    return b"".join(b"%x\r\n%s\r\n" % (len(one), one) for one in pieces) + b"0\r\n\r\n"
+    return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
 
 
 def padded(size: int) -> bytes:

@@ -315,7 +315,7 @@ def test_known_keys_stay_valid_while_the_issuer_is_away(
     with pytest.raises(AuthUnavailable):
         rig.passes(issuer.token(new, "new", scope="read"))
     assert rig.passes(token)
-    assert [one.levelname for one in caplog.records] == ["INFO", "WARNING"]
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
     issuer.keys.append(jwk(new, kid="new"))
     issuer.start()
     CLOCK.advance(AWAY_PAUSE)

@@ -105,7 +105,7 @@ def test_a_broken_file_keeps_the_former_tokens_and_is_complained_of_once(
         file = TokenFile(path)
         path.write_bytes(line("a", "a").encode() + broken)
         assert [scopes(file, "a") for _ in range(3)] == [{"read"}] * 3, broken
-        complaints = [one for one in caplog.records if one.levelno == logging.WARNING]
+        complaints = [record for record in caplog.records if record.levelno == logging.WARNING]
         assert len(complaints) == 1, broken
         assert str(path) in complaints[0].getMessage(), broken
         write(line("b", "b"))

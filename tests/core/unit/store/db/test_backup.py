@@ -78,10 +78,10 @@ def test_what_is_no_back_up_changes_nothing(
         file.unlink(missing_ok=True)
         copies.backup(url, file)
         damage()
-        said = refusal(run("restore", str(file)), 1)
-        assert re.search(cause, said), said
+        message = refusal(run("restore", str(file)), 1)
+        assert re.search(cause, message), message
         assert document(repository) == {"n": "now"}, cause
-        names = [one.name for one in database_file(url).parent.iterdir()]
+        names = [path.name for path in database_file(url).parent.iterdir()]
         assert [name for name in names if name.startswith(".")] == [], cause
 
 
@@ -111,8 +111,8 @@ def test_a_back_up_needs_a_store_and_a_new_file(run: Run, url: str, file: Path) 
     assert not database_file(url).exists()
     assert not file.exists()
     Repository(url).close()
-    said = refusal(run("backup", str(file.parent / "missing" / "a.db")), 1)
-    assert "its directory does not exist" in said
+    message = refusal(run("backup", str(file.parent / "missing" / "a.db")), 1)
+    assert "its directory does not exist" in message
     file.write_text("mine")
     assert "it already exists. Name a new file" in refusal(run("backup", str(file)), 1)
     assert file.read_text() == "mine"
@@ -134,9 +134,9 @@ def test_another_program_that_keeps_the_store_locked_is_named(
 def test_postgresql_has_programs_of_its_own(config: Path, run: Run, file: Path) -> None:
     config.write_text("[store]\nconnection = postgresql://u:hush@127.0.0.1/d\n")
     for command, remedy in (("backup", "pg_dump"), ("restore", "pg_restore")):
-        said = refusal(run(command, str(file)), 1)
-        assert remedy in said
-        assert "hush" not in said
+        message = refusal(run(command, str(file)), 1)
+        assert remedy in message
+        assert "hush" not in message
 
 
 # A SQLite store

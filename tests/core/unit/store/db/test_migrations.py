@@ -54,22 +54,22 @@ def test_an_empty_database_gets_the_newest_schema_once(connection: Connection) -
 
 def described(connection: Connection) -> dict[str, Any]:
     """Return all properties of each table."""
-    there = inspect(connection)
+    present = inspect(connection)
     return {
         name: (
-            [{**one, "type": str(one["type"])} for one in there.get_columns(name)],
-            there.get_pk_constraint(name),
+            [{**column, "type": str(column["type"])} for column in present.get_columns(name)],
+            present.get_pk_constraint(name),
             *(
                 sorted(properties, key=str)
                 for properties in (
-                    there.get_foreign_keys(name),
-                    there.get_indexes(name),
-                    there.get_unique_constraints(name),
-                    there.get_check_constraints(name),
+                    present.get_foreign_keys(name),
+                    present.get_indexes(name),
+                    present.get_unique_constraints(name),
+                    present.get_check_constraints(name),
                 )
             ),
         )
-        for name in there.get_table_names()
+        for name in present.get_table_names()
     }
 
 

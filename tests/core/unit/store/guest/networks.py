@@ -128,15 +128,15 @@ GOOD: dict[str, Config] = {
 def equinix(*addresses: Config, bonded: bool = False, **members: Any) -> Config:
     """A network as in specification 003."""
     interfaces = [{"name": f"eth{number}", "mac": mac} for number, mac in enumerate((ONE, TWO))]
-    found: Config = {
+    config: Config = {
         "bonding": {"mode": 4, "link_aggregation": "mlag_ha", "mac": TWO},
-        "interfaces": [{**one, "bond": "bond0"} for one in interfaces],
+        "interfaces": [{**interface, "bond": "bond0"} for interface in interfaces],
         "addresses": [*addresses],
         "metal_gateways": [],
     }
     if not bonded:
-        found |= {"bonding": {}, "interfaces": interfaces[:1]}
-    return found | members
+        config |= {"bonding": {}, "interfaces": interfaces[:1]}
+    return config | members
 
 
 PUBLIC = {

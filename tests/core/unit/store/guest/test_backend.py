@@ -135,10 +135,10 @@ def test_the_instance_of_the_port_alone_decides(
     other = replace(identity, instance_id=OTHER)
     assert backend.open(request, other).answer().status == 404
     repository.put(OTHER)
-    own = ask("/latest/meta-data/instance-id").body
-    assert own == EC2_ID.encode() != backend.open(request, other).answer().body
+    body = ask("/latest/meta-data/instance-id").body
+    assert body == EC2_ID.encode() != backend.open(request, other).answer().body
     upper = replace(identity, instance_id=INSTANCE.upper())
-    assert backend.open(request, upper).answer().body == own
+    assert backend.open(request, upper).answer().body == body
 
 
 def test_methods_are_those_that_a_path_allows() -> None:

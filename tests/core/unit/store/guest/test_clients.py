@@ -141,7 +141,9 @@ class Boot:
         """Return the keys of a listing with lines ``0=name``."""
         lines = self.get(f"{tree}/public-keys", form).splitlines()
         numbers = [line.partition("=")[0] for line in lines]
-        return [self.get(f"{tree}/public-keys/{one}/openssh-key", must=True) for one in numbers]
+        return [
+            self.get(f"{tree}/public-keys/{number}/openssh-key", must=True) for number in numbers
+        ]
 
 
 def cirros(boot: Boot) -> Facts:
@@ -232,7 +234,9 @@ def talos_nocloud(boot: Boot) -> Facts:
         "uuid": meta["instance-id"],
         "user_data": boot.get("/nocloud/user-data"),
         "region": meta.get("region", ""),
-        "addresses": [each for one in ethernets.values() for each in one.get("addresses", ())],
+        "addresses": [
+            each for ethernet in ethernets.values() for each in ethernet.get("addresses", ())
+        ],
     }
 
 
@@ -291,7 +295,7 @@ def facter(boot: Boot) -> Facts:
     boot.take_token("100")
 
     def crawl(folder: str) -> Facts:
-        names = [re.sub(r"^(\d+)=.*$", r"\1/", one) for one in boot.get(folder).splitlines()]
+        names = [re.sub(r"^(\d+)=.*$", r"\1/", line) for line in boot.get(folder).splitlines()]
         return {
             name.rstrip("/"): crawl(f"{folder}{name}")
             if name.endswith("/")
@@ -323,12 +327,12 @@ def test_clients_get_all_that_they_ask_for_and_repeat_nothing() -> None:
         for client, mode in runs:
             with named(members["hostname"], client.__name__, mode):
                 boot = Boot(members, userdata, mode)
-                found = client(boot)
+                result = client(boot)
                 assert boot.repeated == []
-                expected = {name: facts[name] for name in found}
+                expected = {name: facts[name] for name in result}
                 if client in FIRST_KEY:
                     expected["keys"] = facts["keys"][:1]
-                assert found == expected
+                assert result == expected
                 # Or Talos takes no network (resources/network/hostname_spec.go).
                 assert re.fullmatch(r"[^.]{1,63}(\..{,189})?", facts["hostname"])
 

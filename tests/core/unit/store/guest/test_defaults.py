@@ -27,8 +27,8 @@ USERDATA = "/latest/user-data"
 def layer(record_id: str, document: dict[str, object] | None, **values: object) -> Record:
     """Defaults as they stand in the store."""
     text = None if document is None else dump_document(document)
-    one = Record(record_id, record_id.encode(), THEN, THEN, metadata=text)
-    return replace(one, **values)  # type: ignore[arg-type]  # fields by name
+    record = Record(record_id, record_id.encode(), THEN, THEN, metadata=text)
+    return replace(record, **values)  # type: ignore[arg-type]  # fields by name
 
 
 def merged(*layers: Record, name: str = "Web 1", instance: str = OTHER_INSTANCE) -> Record:
@@ -120,10 +120,10 @@ def test_a_guest_without_a_record_boots_from_the_defaults(
     repository.put(defaults.of_project("P"), userdata=b"project")
     repository.put(defaults.of_project("q"), userdata=b"another's")
     repository.put(defaults.of_host("kvm2"), userdata=b"another host's")
-    found = json.loads(asked(META_DATA).body)
-    assert (found["uuid"], found["hostname"], found["name"]) == (instance_id, "web-1", "Web 1")
-    assert found["availability_zone"] == "rack1"
-    assert list(found["public_keys"].values()) == [KEY]
+    result = json.loads(asked(META_DATA).body)
+    assert (result["uuid"], result["hostname"], result["name"]) == (instance_id, "web-1", "Web 1")
+    assert result["availability_zone"] == "rack1"
+    assert list(result["public_keys"].values()) == [KEY]
     assert asked(USERDATA).body == b"project"
     assert asked(USERDATA, project_id="").body == b"all"
 
@@ -133,9 +133,9 @@ def test_a_record_of_its_own_takes_nothing_from_the_defaults(
 ) -> None:
     repository.put(defaults.EVERYWHERE, document={"ssh_keys": [KEY]}, userdata=b"all")
     repository.put(instance_id, document={"hostname": "own"})
-    found = json.loads(asked(META_DATA).body)
-    assert found["hostname"] == "own"
-    assert "public_keys" not in found
+    result = json.loads(asked(META_DATA).body)
+    assert result["hostname"] == "own"
+    assert "public_keys" not in result
     assert asked(USERDATA).status == 404
     repository.delete(instance_id)
     assert asked(USERDATA).body == b"all"
@@ -218,8 +218,8 @@ def test_the_operators_half_comes_first(
 ) -> None:
     name = identity.instance_id
     push(repository, Kind.USERDATA, name, content=b"given")
-    found = json.loads(contained(META_DATA).body)
-    assert (found["hostname"], found["project_id"]) == ("pod", "p")
+    result = json.loads(contained(META_DATA).body)
+    assert (result["hostname"], result["project_id"]) == ("pod", "p")
     assert contained(USERDATA).body == b"given"
     repository.put(name, document={"name": "given"})
     assert json.loads(contained(META_DATA).body)["name"] == "given"

@@ -93,18 +93,18 @@ def test_a_listed_path_exists_and_depends_on_the_needed_halves_alone(
             # Either half would do, where it matters at all that there is a record.
             known = [(members, None), (None, userdata)] if needed.record else []
             assert needed.record or whole(path).status == 404
-        for one, other in known:
-            if one is not None or other is not None:
-                ask = asker(one, userdata=other, ec2_tree=tree, templates=TEMPLATES)
+        for item, other in known:
+            if item is not None or other is not None:
+                ask = asker(item, userdata=other, ec2_tree=tree, templates=TEMPLATES)
                 assert ask(path) == whole(path), path
 
 
 def check(ask: Ask, tree: str) -> None:
     """All that is listed is there, once, has a tag, and is what its type says."""
-    found = [*crawl(ask, ec2_tree=tree), ("/metadata", ask("/metadata"))]
-    assert {path: one.status for path, one in found if one.status != 200} == {}
-    assert len({path for path, _one in found}) == len(found)
-    for path, one in found:
+    result = [*crawl(ask, ec2_tree=tree), ("/metadata", ask("/metadata"))]
+    assert {path: item.status for path, item in result if item.status != 200} == {}
+    assert len({path for path, _one in result}) == len(result)
+    for path, one in result:
         assert ask(path, if_none_match=dict(one.headers)["ETag"]).status == 304
         if one.content_type == "application/json" and path != "/metadata":
             json.loads(one.body, parse_constant=refuse_constant)
@@ -151,8 +151,8 @@ def test_ec2_has_the_members_of_the_document() -> None:
         ("tags/instance", "empty\nrole"),
         ("tags/instance/role", "web"),
     ]:
-        found = asker(WHOLE)(f"/2021-03-23/meta-data/{item}")
-        assert (found.status, found.body.decode()) == (200, body), item
+        result = asker(WHOLE)(f"/2021-03-23/meta-data/{item}")
+        assert (result.status, result.body.decode()) == (200, body), item
     for version in ec2.VERSIONS[ec2.VERSIONS.index(ec2.OWN_SINCE) :]:
         like = "latest" if version >= ec2.TAGS_SINCE else ec2.OWN_SINCE
         for path in ("", "/meta-data/", "/meta-data/tags/instance/role"):
@@ -196,8 +196,8 @@ def test_openstack_has_vendor_data_of_a_text_and_the_objects_of_network_data() -
 
 def test_broken_list_of_devices_is_left_out() -> None:
     ask = asker({"name": "web", "devices": [NIC, {**NIC, "bus": "usb"}]})
-    found = json.loads(ask("/openstack/latest/meta_data.json").body)
-    assert (found["name"], found["devices"]) == ("web", [])
+    result = json.loads(ask("/openstack/latest/meta_data.json").body)
+    assert (result["name"], result["devices"]) == ("web", [])
 
 
 # NoCloud
@@ -263,7 +263,7 @@ def test_vendor_data_of_openstack_s_form_gives_cloud_init_s_part() -> None:
     ask = asker({"vendor_data": {"cloud-init": texts}, "tag_devices": True})
     message = message_from_bytes(ask("/nocloud/vendor-data").body)
     parts = [part.get_payload(decode=True) for part in message.walk() if not part.is_multipart()]
-    assert parts == [one.encode() for one in (*texts, snippet.vendor_data())]
+    assert parts == [text.encode() for text in (*texts, snippet.vendor_data())]
 
 
 def test_yaml_has_every_text_and_stays_as_it_was_written() -> None:
@@ -279,11 +279,11 @@ OWN = "#cloud-config\nruncmd:\n- [echo, \N{SNOWMAN}]\n"
 
 def parts(text: object) -> list[str]:
     assert isinstance(text, str)
-    found = message_from_bytes(text.encode())
-    assert found.is_multipart()
+    message = message_from_bytes(text.encode())
+    assert message.is_multipart()
     texts = []
     # As cloud-init does: what is made of parts is walked through, whatever it is inside.
-    for part in found.walk():
+    for part in message.walk():
         if part.is_multipart():
             continue
         assert isinstance(part, Message)

@@ -48,7 +48,10 @@ NOVA = {
 }
 FORMS: tuple[dict[str, Any], ...] = (
     {"hostname": NAME, "facility": "az1", "ssh_keys": [{"key": KEY}], "network": EQUINIX},
-    *({**OWN, "network": one} for one in (VERSION1, MASKED, VERSION2, {"network": VERSION2}, DATA)),
+    *(
+        {**OWN, "network": item}
+        for item in (VERSION1, MASKED, VERSION2, {"network": VERSION2}, DATA)
+    ),
     *({**NOVA, "network_data": DATA, **keys} for keys in ({}, {"public_keys": {"me": KEY}})),
     {**OWN, "ssh_keys": [], "public_keys": [KEY], "network_config": VERSION2},
     {**OWN, "network_config": yaml.safe_dump(VERSION1)},
@@ -59,7 +62,7 @@ FORMS: tuple[dict[str, Any], ...] = (
 def wired(network: Any) -> tuple[str, str]:
     """Return MAC and first address in a network of any form."""
     (link,) = read(network.get("network", network)).links
-    return link.mac, str({str(one.ip): one for one in link.addresses}[IP])
+    return link.mac, str({str(address.ip): address for address in link.addresses}[IP])
 
 
 def facts(form: Mapping[str, object]) -> dict[str, object]:
@@ -107,18 +110,22 @@ def test_fact_is_in_each_dialect_whatever_its_form() -> None:
         "network": {(ONE, f"{IP}/24")},
     }
     for form in FORMS:
-        found: Any = facts(form)
-        assert {fact: {*values} for fact, values in found.items()} == expected, form
+        result: Any = facts(form)
+        assert {fact: {*values} for fact, values in result.items()} == expected, form
 
 
 def test_only_the_form_of_equinix_says_that_an_address_is_public() -> None:
     shown = [
-        (one.text, one.version, one.public) for one in addresses(networks_in({"network": EQUINIX}))
+        (address.text, address.version, address.public)
+        for address in addresses(networks_in({"network": EQUINIX}))
     ]
     assert shown == [(IP, 4, False), ("192.0.2.5", 4, True)]
     both = version2(lan=nic(ONE, addresses=[{f"{IP}/24": {"label": "lan:0"}}, f"{IP6}/64"]))
     for form in ({"network": both}, {"network": version2(lan=nic()), "network_config": both}):
-        shown = [(one.text, one.version, one.public) for one in addresses(networks_in(form))]
+        shown = [
+            (address.text, address.version, address.public)
+            for address in addresses(networks_in(form))
+        ]
         assert shown == [(IP, 4, False), (IP6, 6, False)]
 
 

@@ -79,25 +79,25 @@ def test_each_form_of_a_network_has_its_links_and_networks() -> None:
         "version 1, a bond": "phy phy bond: ipv4 bond0",
     }
     for name, config in GOOD.items():
-        found = derived(config) or {"links": [], "networks": []}
-        links = " ".join(one["type"] for one in found["links"])
-        networks = ", ".join(f"{one['type']} {one['link']}" for one in found["networks"])
+        result = derived(config) or {"links": [], "networks": []}
+        links = " ".join(item["type"] for item in result["links"])
+        networks = ", ".join(f"{item['type']} {item['link']}" for item in result["networks"])
         assert f"{links}: {networks}" == expected[name], name
-    assert found["links"][0]["name"] == "a", "the name of an interface is kept"
+    assert result["links"][0]["name"] == "a", "the name of an interface is kept"
 
 
 def plain(data: Config | None, **same: object) -> list[Config]:
     """Return links, networks and name servers without names and order; networks with *same*."""
     assert data is not None
-    links = [{**one, "name": ""} for one in data["links"]]
-    networks = [{**one, "id": "", "network_id": "", **same} for one in data["networks"]]
+    links = [{**item, "name": ""} for item in data["links"]]
+    networks = [{**item, "id": "", "network_id": "", **same} for item in data["networks"]]
     return sorted([*links, *networks, *data["services"]], key=str)
 
 
 def test_a_network_is_the_same_in_the_form_of_each_dialect() -> None:
     two = {"addresses": ["10.0.0.5/24", "10.9.0.5/24"], "gateway4": "10.0.0.1"}
     gateways = version2(a=nic(**two, routes=[{"to": "0.0.0.0/0", "via": "10.9.0.1"}]))
-    for config in (*GOOD.values(), *(one for one, _means in EQUINIX), gateways):
+    for config in (*GOOD.values(), *(item for item, _means in EQUINIX), gateways):
         made = derived(config) or {}
         assert plain(derived({**made, "links": made["links"][::-1]})) == plain(made), config
         if "slaac" not in str(made):
@@ -112,9 +112,9 @@ def test_a_device_keeps_its_name_in_version_2_unless_another_one_is_on_it() -> N
         version2_of(read(GOOD[name]))["ethernets"]
         for name in ("a bond with VLANs", "static", "version 1, other spellings")
     )
-    names = [one.get("set-name") for one in (*named.values(), *alone.values())]
+    names = [item.get("set-name") for item in (*named.values(), *alone.values())]
     assert names == ["a", "b", None]
-    assert [one.get("accept-ra") for one in spelt.values()] == [None, True, True, True]
+    assert [item.get("accept-ra") for item in spelt.values()] == [None, True, True, True]
 
 
 def without(config: Config, *path: Any) -> Config:
@@ -258,11 +258,11 @@ def test_any_value_in_a_network_is_no_error(data: st.DataObject) -> None:
             break
         place = inner
     place[step] = data.draw(JSON)
-    found = derived(given)
-    assert found is None or (found["links"] and found["networks"])
+    result = derived(given)
+    assert result is None or (result["links"] and result["networks"])
     seed = asker({"network": given})("/nocloud/network-config")
     assert seed.status == 200
-    assert seed.body or found is None
+    assert seed.body or result is None
 
 
 def test_port_without_a_known_network_has_dhcp_on_its_device() -> None:

@@ -32,18 +32,18 @@ def body_of(text: str) -> Any:
 
 def recorded(name: str) -> Answers:
     """Return Nova's answers by path, for each version."""
-    found: Answers = {}
+    result: Answers = {}
     for path, answers in RECORDED[name].items():
         root, version_of, rest = path.partition("VERSION")
         if not version_of:
-            found[path.rstrip("/")] = tuple(answers)
+            result[path.rstrip("/")] = tuple(answers)
             continue
         answer = None
         for version in RECORDED[name][root][1].split("\n"):
             answer = answers.get(version, answer)
             if answer:
-                found[f"{root}{version}{rest}".rstrip("/")] = tuple(answer)
-    return found
+                result[f"{root}{version}{rest}".rstrip("/")] = tuple(answer)
+    return result
 
 
 def stored(name: str, nova: Answers) -> Answers:
@@ -71,18 +71,18 @@ def stored(name: str, nova: Answers) -> Answers:
 def differences(nova: Answers, store: Answers) -> Iterator[Difference]:
     folders = {path.rpartition("/")[0] for path in {*nova, *store}}
     for path in sorted({*nova, *store}):
-        one, other = nova.get(path), store.get(path)
-        if one is None or other is None:
-            yield path, one[1] if one else ABSENT, other[1] if other else ABSENT
+        item, other = nova.get(path), store.get(path)
+        if item is None or other is None:
+            yield path, item[1] if item else ABSENT, other[1] if other else ABSENT
             continue
-        if one[0] != other[0]:
-            yield f"{path}: Content-Type", one[0], other[0]
+        if item[0] != other[0]:
+            yield f"{path}: Content-Type", item[0], other[0]
         if path in folders:
             # What only one of them lists is a difference of its own path.
-            common = [listing(path, body, {*nova} & {*store}) for body in (one[1], other[1])]
+            common = [listing(path, body, {*nova} & {*store}) for body in (item[1], other[1])]
             yield from inner(path, *common)
         else:
-            yield from inner(path, one[1], other[1])
+            yield from inner(path, item[1], other[1])
 
 
 def listing(folder: str, body: str, known: set[str]) -> str:
@@ -114,14 +114,14 @@ def test_each_difference_is_a_decision_of_the_page() -> None:
     used = set()
     for name in FACTS:
         nova = recorded(name)
-        for difference, one, other in differences(nova, stored(name, nova)):
+        for difference, item, other in differences(nova, stored(name, nova)):
             rows = [
                 row
                 for row in DECISIONS
                 if any(fnmatchcase(difference, pattern) for pattern in LITERAL.findall(row[0]))
-                and fits(row[1], one)
+                and fits(row[1], item)
                 and fits(row[2], other)
             ]
-            assert rows, (name, difference, one, other)
+            assert rows, (name, difference, item, other)
             used.update(rows)
     assert [row for row in DECISIONS if row not in used] == [], "no such difference"

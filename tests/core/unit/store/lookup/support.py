@@ -60,9 +60,9 @@ class OtherStore:
         self.answer: Callable[[Asked], HttpResponse | StoreError] = self.known
         self.asked: list[Asked] = []
 
-    def known(self, asked: Asked) -> HttpResponse | StoreError:
+    def known(self, request: Asked) -> HttpResponse | StoreError:
         """Answer from ``answers``, else 404."""
-        return self.answers.get(asked.target, NOT_FOUND)
+        return self.answers.get(request.target, NOT_FOUND)
 
     def always(self, answer: HttpResponse | StoreError) -> None:
         """Give the same answer to each request."""
@@ -83,7 +83,7 @@ class OtherStore:
 
     def targets(self) -> list[str]:
         """Return the targets of all requests, in their order, and forget them."""
-        targets = [asked.target for asked in self.asked]
+        targets = [request.target for request in self.asked]
         self.asked.clear()
         return targets
 
@@ -138,5 +138,5 @@ def push(repository: Repository, name: str, *networks: str) -> None:
         Kind.METADATA,
         INSTANCE,
         content={"hostname": name},
-        networks=[ip_network(one) for one in networks],
+        networks=[ip_network(network) for network in networks],
     )

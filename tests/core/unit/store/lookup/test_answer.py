@@ -41,18 +41,18 @@ def test_metadata_is_an_object_or_one_in_a_string() -> None:
     for document in [{"a": 1}, '{"a": 1}']:
         shout = envelope(metadata=document, id=INSTANCE.upper())
         assert by_id(Kind.METADATA, INSTANCE, answer(shout)).record_id == INSTANCE
-        found = by_address(Kind.METADATA, answer(shout))
+        result = by_address(Kind.METADATA, answer(shout))
         networks = (ip_network("10.1.2.0/28"), ip_network("2001:db8::9"))
-        assert found == half(Kind.METADATA, {"a": 1}, networks), document
-        assert found.names(ip_address("10.1.2.15")), document
-        assert not found.names(ip_address("10.1.2.16")), document
-        assert found.names(ip_address("2001:db8::9")), document
+        assert result == half(Kind.METADATA, {"a": 1}, networks), document
+        assert result.names(ip_address("10.1.2.15")), document
+        assert not result.names(ip_address("10.1.2.16")), document
+        assert result.names(ip_address("2001:db8::9")), document
 
 
 def test_a_record_without_addresses_names_none() -> None:
     for listed in ({"ipAddresses": None}, {"ipAddresses": []}):
-        found = by_address(Kind.METADATA, answer(envelope(metadata={}, **listed)))
-        assert found.networks == ()
+        result = by_address(Kind.METADATA, answer(envelope(metadata={}, **listed)))
+        assert result.networks == ()
     silent = by_address(Kind.METADATA, answer({"id": INSTANCE, "metadata": {}}))
     assert silent.networks is KEEP
     assert not silent.names(ip_address("10.1.2.3"))
@@ -75,8 +75,8 @@ def test_userdata_comes_out_as_bytes() -> None:
 
 @given(st.text(st.characters(codec="ascii", exclude_categories=["Cc"])))
 def test_base64_of_text_needs_no_encoding(text: str) -> None:
-    said = envelope(userdata=base64_of(text.encode()))
-    assert by_id(Kind.USERDATA, INSTANCE, answer(said)).content == text.encode()
+    message = envelope(userdata=base64_of(text.encode()))
+    assert by_id(Kind.USERDATA, INSTANCE, answer(message)).content == text.encode()
 
 
 def test_a_mode_of_tokens_may_come_along() -> None:
@@ -91,11 +91,11 @@ def test_a_mode_of_tokens_may_come_along() -> None:
 
 def test_a_half_may_come_alone_by_id() -> None:
     document = {"id": "something", "hostname": "a", "metadata": "b"}
-    found = by_id(Kind.METADATA, INSTANCE, answer(document))
-    assert found == half(Kind.METADATA, document)
+    result = by_id(Kind.METADATA, INSTANCE, answer(document))
+    assert result == half(Kind.METADATA, document)
     for content in (b"\x00\xff", b"", b'{"ignition": {}}'):
-        found = by_id(Kind.USERDATA, INSTANCE, answer(content, "text/plain"))
-        assert found == half(Kind.USERDATA, content)
+        result = by_id(Kind.USERDATA, INSTANCE, answer(content, "text/plain"))
+        assert result == half(Kind.USERDATA, content)
     with pytest.raises(ValueError, match="neither a length nor chunks"):
         by_id(Kind.USERDATA, INSTANCE, answer(b"#!/bin/sh\n", "text/plain", whole=False))
     with pytest.raises(ValueError, match="neither"):
@@ -103,10 +103,10 @@ def test_a_half_may_come_alone_by_id() -> None:
 
 
 def test_an_envelope_that_a_tenant_could_have_written_names_no_address() -> None:
-    said = envelope(userdata=base64_of(b"abc"), ipAddresses=["10.9.9.9"])
-    found = by_id(Kind.USERDATA, INSTANCE, answer(said, "text/plain"))
-    assert found == half(Kind.USERDATA, b"abc")
-    other = answer({**said, "id": OTHER}, "text/plain")
+    message = envelope(userdata=base64_of(b"abc"), ipAddresses=["10.9.9.9"])
+    result = by_id(Kind.USERDATA, INSTANCE, answer(message, "text/plain"))
+    assert result == half(Kind.USERDATA, b"abc")
+    other = answer({**message, "id": OTHER}, "text/plain")
     assert by_id(Kind.USERDATA, INSTANCE, other) == half(Kind.USERDATA, other.body)
 
 

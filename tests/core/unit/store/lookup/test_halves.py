@@ -192,7 +192,7 @@ def test_each_half_expires_by_itself_and_the_record_with_the_last(
     store.answers = {METADATA: metadata(), USERDATA: userdata()}
     guest = guest_of(build, repository, identity, expiry=60)
     for path, target in (("/metadata", METADATA), ("/userdata", USERDATA)):
-        assert [guest(one).status for one in ("/metadata", "/userdata")] == [200, 200]
+        assert [guest(item).status for item in ("/metadata", "/userdata")] == [200, 200]
         store.asked.clear()
         CLOCK.advance(61)
         guest(path)
@@ -230,12 +230,12 @@ def test_defaults_wait_until_the_record_is_known_to_be_absent(
 
 
 def test_failures_of_userdata_do_not_rest_metadata(store: OtherStore, build: Build) -> None:
-    store.answer = lambda asked: (
-        BROKEN if U in asked.target else metadata(of=asked.target.rpartition("/")[2])
+    store.answer = lambda request: (
+        BROKEN if U in request.target else metadata(of=request.target.rpartition("/")[2])
     )
     puller = build()
     for number in range(5):
         with pytest.raises(LookupAwayError):
             puller.get(numbered(number), USERDATA_ALONE)
         assert hostname(puller.get(numbered(number), METADATA_ALONE)) == "a"
-    assert sum(U in one for one in store.targets()) == 2, "after two in a row it rests"
+    assert sum(U in target for target in store.targets()) == 2, "after two in a row it rests"

@@ -60,7 +60,7 @@ def test_an_unknown_instance_is_fetched_by_its_id(store: OtherStore, build: Buil
     assert record is not None
     assert record.http_tokens == "required"
     assert puller.get(INSTANCE) == record
-    accepted = [asked.headers["accept"] for asked in store.asked]
+    accepted = [request.headers["accept"] for request in store.asked]
     assert accepted == ["application/vnd.dfmeta.record+json, application/json"] * 2
     assert store.targets() == [METADATA, USERDATA]
     assert puller.addresses(INSTANCE) == ("10.1.2.3/32",)
@@ -227,8 +227,8 @@ def test_a_temporary_failure_is_retried(store: OtherStore, build: Build) -> None
 
 
 def test_all_tries_share_their_time(store: OtherStore, build: Build) -> None:
-    def late(asked: Asked) -> LookupAwayError:
-        CLOCK.advance(asked.deadline - CLOCK.now())
+    def late(request: Asked) -> LookupAwayError:
+        CLOCK.advance(request.deadline - CLOCK.now())
         return LATE
 
     store.answer = late
@@ -243,7 +243,7 @@ def test_pauses_between_tries_grow_and_differ() -> None:
     for attempt, least in ((1, 0.05), (3, 0.2), (9, 0.5)):
         pauses = {pause(attempt) for _ in range(20)}
         assert len(pauses) > 1
-        assert all(least <= one <= 2 * least for one in pauses), attempt
+        assert all(least <= item <= 2 * least for item in pauses), attempt
 
 
 def test_a_failed_query_rests_and_others_go_on(store: OtherStore, build: Build) -> None:
@@ -291,7 +291,7 @@ def test_queries_are_counted_by_their_outcome(store: OtherStore, build: Build) -
     def counted() -> dict[str, float]:
         name, get = "dfmeta_store_lookups_total", metrics.REGISTRY.get_sample_value
         outcomes = ("found", "absent", "away", "nonsense")
-        return {one: get(name, {"outcome": one}) or 0.0 for one in outcomes}
+        return {outcome: get(name, {"outcome": outcome}) or 0.0 for outcome in outcomes}
 
     before, get = counted(), metrics.REGISTRY.get_sample_value
     left_out = get("dfmeta_store_keys_left_out_total") or 0.0
@@ -305,7 +305,7 @@ def test_queries_are_counted_by_their_outcome(store: OtherStore, build: Build) -
     with pytest.raises(LookupAnswerError):
         puller.get(INSTANCE)
     assert puller.find(ADDRESS + 100) is None
-    counts = {one: count - before[one] for one, count in counted().items()}
+    counts = {item: count - before[item] for item, count in counted().items()}
     assert counts == {"found": 1, "absent": 2, "away": 1, "nonsense": 1}
     assert get("dfmeta_store_keys_left_out_total") == left_out + 1
 
@@ -436,11 +436,11 @@ def at_once(store: OtherStore, ask: Callable[[], Record | None]) -> list[Future[
         begun.release()
         return ask()
 
-    def late(asked: Asked) -> HttpResponse | StoreError:
+    def late(request: Asked) -> HttpResponse | StoreError:
         if len(store.asked) == 1:
             for _ in range(CALLERS):
                 begun.acquire()
-        return answer(asked)
+        return answer(request)
 
     store.answer = late
     with ThreadPoolExecutor(CALLERS) as pool:
@@ -451,7 +451,7 @@ def test_callers_at_once_share_one_query(store: OtherStore, build: Build) -> Non
     store.answers = {METADATA_OF: metadata(), USERDATA: userdata()}
     puller = build()
     records = at_once(store, lambda: puller.find(ADDRESS))
-    assert {hostname(one.result()) for one in records} == {"a"}
+    assert {hostname(record.result()) for record in records} == {"a"}
     assert store.targets() == [METADATA_OF, USERDATA]
 
 
@@ -460,17 +460,17 @@ def test_an_expired_record_is_served_while_it_is_fetched(store: OtherStore, buil
     puller = build(expiry=60)
     puller.get(INSTANCE, METADATA_ALONE)
     CLOCK.advance(61)
-    asked, go = threading.Event(), threading.Event()
+    request, go = threading.Event(), threading.Event()
 
     def answer(_request: Asked) -> HttpResponse:
-        asked.set()
+        request.set()
         go.wait()
         return metadata("b")
 
     store.answer = answer
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(lambda: puller.get(INSTANCE, METADATA_ALONE))
-        asked.wait()
+        request.wait()
         assert hostname(puller.get(INSTANCE, METADATA_ALONE)) == "a"
         go.set()
         assert hostname(first.result()) == "b"
@@ -481,22 +481,22 @@ def test_queries_for_userdata_take_no_turns_from_those_for_metadata(
 ) -> None:
     waiting, go = threading.Semaphore(0), threading.Event()
 
-    def answer(asked: Asked) -> HttpResponse:
-        if "userdata" in asked.target:
+    def answer(request: Asked) -> HttpResponse:
+        if "userdata" in request.target:
             waiting.release()
             go.wait()
             return NOT_FOUND
-        return metadata(of=asked.target.rpartition("/")[2])
+        return metadata(of=request.target.rpartition("/")[2])
 
     store.answer = answer
     puller = build()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        asked = [
+        futures = [
             pool.submit(puller.get, numbered(number), USERDATA_ALONE) for number in range(AT_ONCE)
         ]
         for _ in range(AT_ONCE):
             waiting.acquire()
         for number in range(AT_ONCE):
             assert hostname(puller.get(numbered(number), METADATA_ALONE)) == "a"
-        assert not any(one.done() for one in asked)
+        assert not any(item.done() for item in futures)
         go.set()

@@ -45,8 +45,8 @@ class Issuer(OtherStore):
         self.given = 0
         self.answer = self.say
 
-    def say(self, asked: Asked) -> HttpResponse | StoreError:
-        if asked.target == DISCOVERY:
+    def say(self, request: Asked) -> HttpResponse | StoreError:
+        if request.target == DISCOVERY:
             known = {"issuer": self.url, "token_endpoint": f"{self.url}{TOKEN_PATH}"}
             return reply({**known, **self.discovery})
         if self.response is not None:
@@ -77,8 +77,8 @@ def get(tokens: IssuerToken, *, refused: str = "") -> str:
     return tokens.get(deadline=CLOCK.now() + 10, refused=refused)
 
 
-def form(asked: Asked) -> dict[str, list[str]]:
-    return parse_qs(asked.body, strict_parsing=True)
+def form(request: Asked) -> dict[str, list[str]]:
+    return parse_qs(request.body, strict_parsing=True)
 
 
 def test_credentials_are_in_a_header_or_in_the_form_as_the_issuer_wants(
@@ -176,8 +176,8 @@ def test_requests_carry_the_token_and_another_one_after_a_401(
     caplog.set_level(logging.DEBUG)
     good = ["Bearer token-1"]
 
-    def answer(asked: Asked) -> HttpResponse:
-        known = asked.headers["authorization"] in good
+    def answer(request: Asked) -> HttpResponse:
+        known = request.headers["authorization"] in good
         return reply({"hostname": "a"} if known else {}, status=200 if known else 401)
 
     store = OtherStore()
@@ -187,7 +187,7 @@ def test_requests_carry_the_token_and_another_one_after_a_401(
     assert upstream.by_id(Kind.METADATA, INSTANCE) is not None
     good[0] = "Bearer token-2"
     assert upstream.by_id(Kind.METADATA, INSTANCE) is not None
-    carried = [asked.headers["authorization"] for asked in store.asked]
+    carried = [request.headers["authorization"] for request in store.asked]
     assert carried == ["Bearer token-1", "Bearer token-1", "Bearer token-2"]
     good.clear()
     with pytest.raises(LookupAnswerError, match="it answers 401"):
@@ -206,7 +206,7 @@ def test_a_token_is_fetched_within_the_time_of_the_try(issuer: Issuer, build: Bu
     deadline = CLOCK.now() + 0.2
     with pytest.raises(LookupAwayError, match="no answer in time"):
         upstream.by_id(Kind.METADATA, INSTANCE)
-    assert {asked.deadline for asked in issuer.asked} == {deadline}
+    assert {request.deadline for request in issuer.asked} == {deadline}
     assert store.asked == []
 
 
@@ -237,11 +237,13 @@ def test_each_query_carries_the_current_token_of_the_file(
     puller = make_puller(conf, repository)
     assert puller is not None
     assert puller.get(INSTANCE) is None
-    assert {asked.headers["authorization"] for asked in server.asked} == {f"Bearer {FILE_SECRET}"}
+    assert {request.headers["authorization"] for request in server.asked} == {
+        f"Bearer {FILE_SECRET}"
+    }
     server.asked.clear()
     file.write_text("another")
     puller.get(OTHER_INSTANCE)
-    assert {asked.headers["authorization"] for asked in server.asked} == {"Bearer another"}
+    assert {request.headers["authorization"] for request in server.asked} == {"Bearer another"}
 
 
 def test_an_unusable_file_is_an_error_that_does_not_repeat_it(file: Path) -> None:
