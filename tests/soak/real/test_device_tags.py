@@ -22,7 +22,7 @@ NIC = "52:54:00:00:01:04"
 DATA = "/var/lib/libvirt/data"
 ORACLE, LOGS, BACKUP = "vol-oracle", "vol-logs", "vol-backup"
 FSTAB, NETWORK = re.findall(
-    r"^In ``(?:/etc/fstab|/etc/systemd/network/20-storage.network)``.*?::\n\n((?:   .*\n|\n)+)",
+    r"^In ``(?:/etc/fstab|/etc/systemd/network/20-storage.network)``[^:]*::\n\n((?:   .*\n|\n)+)",
     page("devices"),
     re.MULTILINE,
 )
