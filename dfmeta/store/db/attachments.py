@@ -62,31 +62,7 @@ _GIVEN: Final = (
     .where(trunks.c.parent == bindparam("trunk"))
     .values(last_vid=bindparam("given"), absent_since=None)
 )
-_ABSENT: Final = trunks.c.absent_since.is_not(None)
-_OURS: Final = trunks.c.host == bindparam("this_host")
-_HERE: Final = trunks.c.parent.in_(bindparam("parents", expanding=True))
-_ABSENCES: Final = update(trunks).values(absent_since=bindparam("now"))
-_BEGIN_ANEW: Final = _ABSENCES.where(_OURS, _ABSENT)
-_GO: Final = _ABSENCES.where(_OURS, ~_HERE, ~_ABSENT)
-_COME: Final = (
-    update(trunks).where(_HERE, _ABSENT).values(host=bindparam("this_host"), absent_since=None)
-)
-_MOVE: Final = (
-    update(attachments)
-    .where(
-        attachments.c.trunk.in_(select(trunks.c.parent).where(_OURS)),
-        attachments.c.host != bindparam("this_host"),
-    )
-    .values(host=bindparam("this_host"))
-)
-_PRUNE_RESTS: Final = delete(rests).where(rests.c.until <= bindparam("now"))
-_PRUNE_TRUNKS: Final = delete(trunks).where(
-    _OURS,
-    _ABSENT,
-    ~exists().where(attachments.c.trunk == trunks.c.parent),
-    ~exists().where(rests.c.trunk == trunks.c.parent),
-)
-"""Made once: to make these statements takes longer than to run them."""
+"""Made once: to make the statements of an attachment takes longer than to run them."""
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
@@ -320,22 +296,35 @@ class AttachmentTables:
         :param restart: the absences begin anew: the host was not observed meanwhile.
         """
 
+        of_host, here = trunks.c.host == host, trunks.c.parent.in_([*parents])
+        absent = trunks.c.absent_since.is_not(None)
+        moved = attachments.c.trunk.in_(select(trunks.c.parent).where(of_host))
+
         def work(connection: Connection) -> None:
-            values = {"this_host": host}
+            absences = update(trunks).values(absent_since=now)
             if restart:
-                connection.execute(_BEGIN_ANEW, {**values, "now": now})
-            connection.execute(_GO, {**values, "parents": [*parents], "now": now})
-            connection.execute(_COME, {**values, "parents": [*parents]})
-            connection.execute(_MOVE, values)
+                connection.execute(absences.where(of_host, absent))
+            connection.execute(absences.where(of_host, ~here, ~absent))
+            present = update(trunks).values(host=host, absent_since=None)
+            connection.execute(present.where(here, absent))
+            move = update(attachments).values(host=host)
+            connection.execute(move.where(moved, attachments.c.host != host))
 
         self._database.run(work, write=True)
 
     def prune(self, host: str, now: float) -> None:
         """Delete the rests that have ended, and trunks of absent ports that have nothing left."""
 
+        unused = delete(trunks).where(
+            trunks.c.host == host,
+            trunks.c.absent_since.is_not(None),
+            ~exists().where(attachments.c.trunk == trunks.c.parent),
+            ~exists().where(rests.c.trunk == trunks.c.parent),
+        )
+
         def work(connection: Connection) -> None:
-            connection.execute(_PRUNE_RESTS, {"now": now})
-            connection.execute(_PRUNE_TRUNKS, {"this_host": host})
+            connection.execute(delete(rests).where(rests.c.until <= now))
+            connection.execute(unused)
 
         self._database.run(work, write=True)
 
