@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from oslo_config import cfg
@@ -19,6 +19,9 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta.errors import printable
 from dfmeta.wiring.process import PROG
+
+if TYPE_CHECKING:
+    from dfmeta.cli.terminal import Styles
 
 TABLE: Final = "table"
 JSON: Final = "json"
@@ -33,8 +36,6 @@ LINES: Final = 5.0
 """Seconds between two lines of progress."""
 
 Row = Mapping[str, object]
-Styles = Mapping[str, Mapping[str, str]]
-"""Column → beginning of a cell's text → style of rich for the cell."""
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -172,10 +173,11 @@ def print_rows(
         # rich takes longer to import than a listing for a pipe takes in all.
         from dfmeta.cli import terminal
 
-        terminal.draw_table(columns, picked, styles=styles or {}, drop=drop, wide=wide)
+        cells = [{key: printable_cell(value) for key, value in row.items()} for row in picked]
+        terminal.draw_table(columns, cells, styles=styles or {}, drop=drop, wide=wide)
         return
-    cells = [[cell_text(value) for value in row.values()] for row in picked]
-    table = [list(columns.values()), *cells]
+    table = [list(columns.values())]
+    table += [[cell_text(value) for value in row.values()] for row in picked]
     widths = [max(len(line[column]) for line in table) for column in range(len(columns))]
     below = iter(["", *notes] if notes else [""] * len(table))
     for line, note in zip(table, below, strict=True):
@@ -191,16 +193,20 @@ def cell_text(value: object) -> str:
     Another program may have written the value; it must not move the cursor of the operator's
     terminal.
     """
+    cell = printable_cell(value)
+    return cell if isinstance(cell, str) else ", ".join(cell)
+
+
+def printable_cell(value: object) -> str | list[str]:
+    """Return a value as :func:`cell_text` does; a list or a mapping as the list of its items."""
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(cell_text(item) for item in value) or "-"
+        return [cell_text(item) for item in value] or "-"
     if isinstance(value, Mapping):
-        return (
-            ", ".join(f"{cell_text(key)}={cell_text(item)}" for key, item in value.items()) or "-"
-        )
+        return [f"{cell_text(key)}={cell_text(item)}" for key, item in value.items()] or "-"
     text = str(value)
     if text.isprintable():
         return text or "-"

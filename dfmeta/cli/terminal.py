@@ -19,8 +19,10 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dfmeta.cli.common import Styles, cell_text
-
+Cell = str | list[str]
+"""A text, or the texts of a list's items; control characters are escaped already."""
+Styles = Mapping[str, Mapping[str, str]]
+"""Column → beginning of a cell's text → style of rich for the cell."""
 GAP: Final = 2
 """Characters between two columns."""
 WIDTH: Final = 80
@@ -28,8 +30,7 @@ WIDTH: Final = 80
 TEXT: Final = 20
 """Smallest width of a column of text, in characters."""
 GLUE: Final = "\ue000"
-"""A space at which no line breaks. No value has this character, since :func:`cell_text` escapes it.
-"""
+"""A space at which no line breaks. No cell has this character, which is not printable."""
 UNLIMITED: Final = 10_000
 
 
@@ -46,7 +47,7 @@ def width() -> int:
 
 def draw_table(
     headings: Mapping[str, str],
-    rows: Sequence[Mapping[str, object]],
+    rows: Sequence[Mapping[str, Cell]],
     *,
     styles: Styles,
     drop: Sequence[str],
@@ -95,17 +96,15 @@ def draw_findings(
     _draw(table)
 
 
-def _breakable(value: object) -> str:
-    """Return the text of a value, with a :data:`GLUE` for each space where no line may break.
+def _breakable(cell: Cell) -> str:
+    """Return the text of a cell, with a :data:`GLUE` for each space where no line may break.
 
-    A line may break between the items of a list or of a mapping, else between the words of a text;
-    a command between backquotes counts as one word.
+    A line may break between the items of a list, else between the words of a text; a command
+    between backquotes counts as one word.
     """
-    if isinstance(value, Mapping):
-        value = [cell_text({key: item}) for key, item in value.items()]
-    if isinstance(value, list) and value:
-        return ", ".join(cell_text(item).replace(" ", GLUE) for item in value)
-    return re.sub("`[^`]*`", lambda command: command[0].replace(" ", GLUE), cell_text(value))
+    if isinstance(cell, str):
+        return re.sub("`[^`]*`", lambda command: command[0].replace(" ", GLUE), cell)
+    return ", ".join(item.replace(" ", GLUE) for item in cell)
 
 
 def _widths(
