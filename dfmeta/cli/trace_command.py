@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Final, NoReturn
@@ -15,29 +15,23 @@ from typing import Final, NoReturn
 import click
 from oslo_config import cfg
 
-from dfmeta.apps.switch_facts import read_bits, read_flows
+from dfmeta.apps.switch_facts import read_flows
 from dfmeta.cli.client import agent_of, report_differences, take_over
 from dfmeta.cli.common import config_options, ending
 from dfmeta.cli.port_argument import find_with_trunks
-from dfmeta.doctor import (
-    checks_host,
-    checks_switch,
-    find_port,
-    table,
-    trace_output,
-    trace_paths,
-)
-from dfmeta.doctor.agent import HangsError, set_owners
+from dfmeta.doctor import checks_host, checks_switch, find_port, table
+from dfmeta.doctor.agent import set_owners
 from dfmeta.doctor.facts import HostSettings, KnownPort, PathFacts
-from dfmeta.doctor.finding import CheckStatus, Finding, time_of_day
+from dfmeta.doctor.finding import CheckStatus, time_of_day
 from dfmeta.doctor.flow_diff import addresses_of, tap_of
 from dfmeta.doctor.probes import Inspection, InspectionOptions
 from dfmeta.doctor.trace_output import Trace, parse, unseen
-from dfmeta.errors import DfmetaError, NotRunningError, SwitchError, printable
+from dfmeta.doctor.trace_paths import GuestPath, Leg, meta_path, no_patch
+from dfmeta.errors import DfmetaError, NotRunningError, printable
 from dfmeta.flows.family import FAMILIES, IPV4, IPV6, Family, family_of
 from dfmeta.flows.integration_bridge import Tap
-from dfmeta.flows.pipeline import Purpose
-from dfmeta.flows.port_down import PortBits, cut_of
+from dfmeta.flows.pipeline import Layout, Purpose
+from dfmeta.flows.port_down import cut_of
 from dfmeta.flows.reading import read_service
 from dfmeta.identity.key import VID_MAX, MetaKeys
 from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
@@ -67,27 +61,43 @@ HOST_CHECKS: Final[Mapping[int, tuple[str, ...]]] = {
 AWAY: Final = "dfmeta-agent does not run, or not with this configuration"
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """The facts that the traces of all ports share."""
+class Scene(Inspection):
+    """The facts that the traces of all ports share: without the daemon, those of the flows."""
 
-    wanted: HostSettings
-    snapshot: Snapshot
-    ports: tuple[KnownPort, ...]
-    running: bool
-    """Whether the daemon runs and has reported the ports."""
-    bits: Mapping[str, Mapping[int, PortBits]]
-    """Bridge → port number → the switch's description of the port, as far as it is known."""
-    ip6: tuple[str, ...] = ()
-    """The IPv6 addresses at which guests are served; empty: they are served over IPv4 only."""
-    unseen: str = ""
-    """The reason why the switch has not described the ports; empty if it has."""
-    path: PathFacts | None = None
-    """Result of the daemon's own probe of the host; None: the daemon does not run."""
-    judge: Callable[[Sequence[str]], Iterable[Finding]] = lambda _names: ()
-    """Runs the checks of doctor that have these names."""
-    away: str = AWAY
-    """Why the daemon is of no help while it is not ``running``."""
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """OVSDB's configuration.
+
+        :raises OvsdbError: when OVSDB does not answer.
+        """
+        return read_snapshot(self.wanted.ovsdb)
+
+    @cached_property
+    def _guests(self) -> tuple[tuple[KnownPort, ...], tuple[str, ...]]:
+        if self.running:
+            with contextlib.suppress(NotRunningError):  # it has ended since the first request
+                return self.agent.ports(self.wanted.keys), self.agent.served_ip6()
+        return _without_daemon(self.wanted, self.snapshot)
+
+    @cached_property
+    def reported(self) -> tuple[KnownPort, ...]:
+        """Guests' ports from the daemon, or else from OVSDB with the addresses of the flows."""
+        return self._guests[0]
+
+    @cached_property
+    def ip6(self) -> tuple[str, ...]:
+        """The IPv6 addresses at which guests are served; empty: they are served over IPv4 only."""
+        return self._guests[1]
+
+    @cached_property
+    def path(self) -> PathFacts:
+        """Result of the daemon's own probe of the host."""
+        return self.agent.path()
+
+    @property
+    def away(self) -> str:
+        """Why the daemon is of no help while it is not ``running``."""
+        return self.daemon.cause if self.daemon.hangs else AWAY
 
 
 @click.command(
@@ -126,7 +136,7 @@ def trace(conf: cfg.ConfigOpts, *, port: str, family: str | None, vid: int | Non
     IPv6's, or says that no fault was found.
     """
     report_differences(take_over(conf))
-    scene = look(conf)
+    scene = Scene(make_host_settings(conf), InspectionOptions(), agent_of(conf))
     wanted, snapshot = scene.wanted, scene.snapshot
     named = find_with_trunks(conf, scene.ports, port, snapshot, bridge=wanted.bridge)
     matching = find_port.with_vid(named, vid)
@@ -147,39 +157,6 @@ def _not_traced(cause: str) -> NoReturn:
     """
     click.echo(f"Not traced: {printable(cause)}.")
     sys.exit(1)
-
-
-def look(conf: cfg.ConfigOpts) -> Scene:
-    """Gather the facts that the traces of all ports share.
-
-    :raises OvsdbError: when OVSDB does not answer.
-    """
-    wanted, agent = make_host_settings(conf), agent_of(conf)
-    snapshot = read_snapshot(wanted.ovsdb)
-    bits: dict[str, dict[int, PortBits]] = {}
-    unseen, away = "", AWAY
-    try:
-        for bridge, (socket, layout) in wanted.sides.items():
-            bits[bridge] = read_bits(Path(socket), layout)
-    except SwitchError as error:
-        unseen = str(error)
-    try:
-        ports, ip6, running = agent.ports(wanted.keys), agent.served_ip6(), True
-    except NotRunningError as error:
-        (ports, ip6), running = _without_daemon(wanted, snapshot), False
-        away = str(error) if isinstance(error, HangsError) else AWAY
-    return Scene(
-        wanted,
-        snapshot,
-        find_port.with_cuts(ports, bits.get(wanted.bridge, {}), wanted.bridge),
-        running=running,
-        bits=bits,
-        ip6=ip6,
-        unseen=unseen,
-        path=agent.path() if running else None,
-        judge=partial(table.run, Inspection(wanted, InspectionOptions(), agent)),
-        away=away,
-    )
 
 
 def _without_daemon(
@@ -219,23 +196,6 @@ def _without_ip6(scene: Scene) -> str:
     return "dfmeta-agent does not run, and the switch has no flows of it for IPv6"
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A path to trace: from an address of the guest to an address of the service."""
-
-    slot: int
-    address: GuestAddress
-    seen: bool
-    """Whether the guest has used ``address``; if not, it stands for any address."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the last line, if a port has several paths."""
-        if self.address.service is None:
-            return "over IPv4"
-        return f"over IPv6 to {self.address.service}"
-
-
 class PathEndError(Exception):
     """The path ends with a fault; the text is the place and the cause."""
 
@@ -250,54 +210,56 @@ def follow(scene: Scene, port: KnownPort, versions: Sequence[int] = (4,)) -> str
     tap = tap_of(wanted, scene.snapshot, ip6=scene.ip6)
     stop = find_port.unusable(port)
     if not stop and tap is None:
-        stop = trace_paths.no_patch(wanted, scene.snapshot) or (
+        stop = no_patch(wanted, scene.snapshot) or (
             f"{wanted.tap} is not on {wanted.bridge}, or has no port number: see `dfmeta doctor`"
         )
     if stop or tap is None:
         stop = f"not traced: {printable(stop)}"
         click.echo(f"{stop[:1].upper()}{stop[1:]}.")
         return stop
-    ways = [way for version in versions for way in _ways(port, tap, version)]
-    ends: dict[Way, str] = {}
-    for way in ways:
+    paths = [path for version in versions for path in _paths(port, tap, version, wanted.layout)]
+    ends: dict[int, str] = {}
+    for number, path in enumerate(paths):
         try:
-            _Walk(scene, port, tap, way).walk()
+            _Walk(scene, path).walk()
         except PathEndError as end:
-            ends[way] = str(end)
-            if len(ways) > 1:
+            ends[number] = str(end)
+            if len(paths) > 1:
                 click.echo(f"  end    {end}")
     stop = ""
     if ends:
-        way, stop = next(iter(ends.items()))
-        if way.address.service is not None and not (
-            len(ends) == len(ways) and set(ends.values()) == {stop}
-        ):
-            stop = f"{way.name}: {stop}"
-    path = scene.path
-    probed = path is not None and all(path.over(way.address.ip.version).answered for way in ways)
-    click.echo(f"{stop[:1].upper()}{stop[1:]}." if stop else LEADS if probed else UNPROBED)
+        number, stop = next(iter(ends.items()))
+        service = paths[number].address.service
+        if service is not None and not (len(ends) == len(paths) and set(ends.values()) == {stop}):
+            stop = f"over IPv6 to {service}: {stop}"
+    if stop:
+        click.echo(f"{stop[:1].upper()}{stop[1:]}.")
+    else:
+        probed = all(scene.path.over(path.address.ip.version).answered for path in paths)
+        click.echo(LEADS if probed else UNPROBED)
     return stop
 
 
-def _ways(port: KnownPort, tap: Tap, version: int) -> list[Way]:
+def _paths(port: KnownPort, tap: Tap, version: int, layout: Layout) -> list[GuestPath]:
     """Return the paths of one version of IP.
 
     There is one for each address of the service that the guest uses; if it uses none, one for an
     address that is not known yet, to the first address of the service.
     """
-    ways: dict[IPv6Address | None, Way] = {}
+    paths: dict[IPv6Address | None, GuestPath] = {}
     for slot, address in sorted(port.addresses.items()):
         if address.ip.version == version:
-            ways.setdefault(address.service, Way(slot, address, seen=True))
+            path = GuestPath(port, slot, address, seen=True, tap=tap, layout=layout)
+            paths.setdefault(address.service, path)
     service = tap.service(version)
-    if ways or not service.guest_ips:
-        return list(ways.values())
+    if paths or not service.guest_ips:
+        return list(paths.values())
     target = service.guest_ips[0] if version == IPV6.version else ""
     slot = tap.keys.slots(version)[0]
     if isinstance(tap.keys, MetaKeys):
         # The slot of an address that is not known yet cannot be known: the daemon's own is traced.
         slot = tap.keys.probe_number(version)
-    return [Way(slot, unseen(port.mac, target), seen=False)]
+    return [GuestPath(port, slot, unseen(port.mac, target), seen=False, tap=tap, layout=layout)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,12 +267,10 @@ class _Walk:
     """Prints one path. Each method raises :class:`PathEndError` at the first fault."""
 
     scene: Scene
-    port: KnownPort
-    tap: Tap
-    way: Way
+    path: GuestPath
 
     def walk(self) -> None:
-        scene, port, wanted = self.scene, self.port, self.scene.wanted
+        scene, port, wanted = self.scene, self.path.port, self.scene.wanted
         click.echo(self._head())
         if port.cut or port.state is PortState.CUT_OFF:
             raise PathEndError(f"stops at {port.name}: {port.cut or port.fault}")
@@ -319,42 +279,37 @@ class _Walk:
         of_tap = bits.get(device.ofport or 0) if device is not None else None
         if (cut := cut_of(of_tap, wanted.tap, bridge=wanted.home)) is not None:
             raise PathEndError(f"stops at {wanted.tap}: {cut}")
-        if scene.unseen:
-            click.echo(f"         unknown whether a port is cut off: {scene.unseen}")
+        if scene.bits_cause:
+            click.echo(f"         unknown whether a port is cut off: {scene.bits_cause}")
         self._both_ways()
 
     def _head(self) -> str:
-        port, way = self.port, self.way
+        port, address = self.path.port, self.path.address
         instance = f"instance {port.instance}" if port.instance else "no instance"
-        address = "no address known yet"
-        if way.seen:
-            key = self.tap.keys.key_of(port.endpoint, way.slot)
-            address = f"{way.address.ip} {way.address.mac}, key {key}"
-        service = f", to {way.address.service}" if way.address.service is not None else ""
-        return f"{port.name} ({port.endpoint}), {instance}, {address}{service}"
+        shown = "no address known yet"
+        if self.path.seen:
+            key = self.path.tap.keys.key_of(port.endpoint, self.path.slot)
+            shown = f"{address.ip} {address.mac}, key {key}"
+        service = f", to {address.service}" if address.service is not None else ""
+        return f"{port.name} ({port.endpoint}), {instance}, {shown}{service}"
 
     def _both_ways(self) -> None:
-        scene, port, tap, way = self.scene, self.port, self.tap, self.way
-        wanted, address = scene.wanted, way.address
-        family, layout = family_of(address.ip.version), wanted.layout
+        scene, path, wanted = self.scene, self.path, self.scene.wanted
+        family = family_of(path.address.ip.version)
         self._neighbours()
-        syn = self._traced(trace_output.syn(port, address, tap=tap))
-        leg = trace_paths.there(
-            syn.first, port, address, tap=tap, layout=layout, label=tap.keys.label(way.slot)
-        )
+        syn = self._traced(path.syn())
+        leg = path.there(syn.first)
         _steps("there", leg)
-        after = self._traced(trace_output.syn(port, address, tap=tap, flags="ack"))
-        if stop := trace_paths.after_syn(after, layout):
+        if stop := path.after_syn(self._traced(path.syn("ack"))):
             raise PathEndError(stop)
         if leg.to_controller:
             self._controller()
-        beyond = trace_paths.meta_path(
-            wanted, scene.snapshot, bits=scene.bits, slot=way.slot, address=address, ip6=scene.ip6
-        )
+        beyond = meta_path(path, wanted, scene.snapshot, bits=scene.bits, ip6=scene.ip6)
         if isinstance(beyond, str):
             raise PathEndError(beyond)
         if beyond is not None:
-            _steps("there", beyond.there(address, None if leg.to_controller else syn, self._run))
+            patched = None if leg.to_controller else syn
+            _steps("there", beyond.there(path.address, patched, self._run))
         _host(scene, family)
         if not scene.running:
             if beyond is not None:  # no answer can come, but the way back is shown
@@ -364,44 +319,39 @@ class _Walk:
                     click.echo(f"         {end}")
             raise PathEndError(f"stops at the proxy: {scene.away}")
         self._answer()
-        answer = trace_output.syn_ack(port, address, slot=way.slot, tap=tap)
+        answer = path.syn_ack()
         if beyond is not None:
             _steps("back ", beyond.back(wanted.bridge, self._run))
-            answer = beyond.answer(tap.ofport)
-        expected = address if way.seen and not leg.to_controller else None
-        back = self._traced(answer)
-        _steps("back ", trace_paths.back(back, port, address=expected, tap=tap, layout=layout))
-        if expected is None:
+            answer = beyond.answer(path.tap.ofport)
+        installed = path.seen and not leg.to_controller
+        _steps("back ", path.back(self._traced(answer), installed=installed))
+        if not installed:
             click.echo(
                 "         where the controller installs the flow of the key before that SYN goes on"
             )
         _probe(scene, family)
-        if port.state in OBSERVED:
-            raise PathEndError(f"the port is in the state '{port.state}': {port.fault}")
+        if path.port.state in OBSERVED:
+            raise PathEndError(f"the port is in the state '{path.port.state}': {path.port.fault}")
 
     def _neighbours(self) -> None:
         """Trace the requests for the MACs that the guest needs."""
-        port, tap, address = self.port, self.tap, self.way.address
-        layout = self.scene.wanted.layout
-        if address.ip.version == IPV6.version:
-            request = self._traced(trace_output.solicitation(port, address, tap=tap))
-            leg = trace_paths.neighbour(request, port, address, tap=tap, layout=layout)
-            _steps("finds", leg)
+        path = self.path
+        if path.address.ip.version == IPV6.version:
+            _steps("finds", path.neighbour(self._traced(path.solicitation())))
             return
-        for hop in port.next_hops or ():
-            request = self._traced(trace_output.arp_request(port, address.mac, hop=hop))
-            _steps("finds", trace_paths.next_hop(request, port, hop=hop, tap=tap, layout=layout))
+        for hop in path.port.next_hops or ():
+            _steps("finds", path.next_hop(self._traced(path.arp_request(hop)), hop))
 
     def _controller(self) -> None:
-        scene, port, ip = self.scene, self.port, self.way.address.ip
-        cause = f"{ip} has no flow" if self.way.seen else "no address is known yet"
+        scene, port, ip = self.scene, self.path.port, self.path.address.ip
+        cause = f"{ip} has no flow" if self.path.seen else "no address is known yet"
         click.echo(f"         the first SYN goes to the controller: {cause}")
         stops = "stops at the controller: "
         if not scene.running:
             raise PathEndError(f"{stops}{scene.away}")
         if port.state is PortState.NO_META_IP:
             raise PathEndError(f"{stops}{port.fault}: see `dfmeta doctor` (line meta-range)")
-        if self.way.seen:
+        if self.path.seen:
             raise PathEndError(
                 f"{stops}it knows {ip} of {port.name}, but the flow of the address is missing in "
                 "the metadata service table"
@@ -409,7 +359,7 @@ class _Walk:
         click.echo(f"         which installs the flows of {port.name} for instance {port.instance}")
 
     def _answer(self) -> None:
-        port, failure = self.port, self.port.failure
+        port, failure = self.path.port, self.path.port.failure
         if port.state is PortState.NO_PROJECT:
             raise PathEndError(
                 f"stops at the proxy (no project): {port.fault}. `ovs-vsctl set Interface "
@@ -429,7 +379,7 @@ class _Walk:
         return self._run(self.scene.wanted.bridge, packet)
 
 
-def _steps(name: str, leg: trace_paths.Leg) -> None:
+def _steps(name: str, leg: Leg) -> None:
     for step in leg.steps:
         click.echo(f"  {name}  {step}")
     if leg.stop:
@@ -438,7 +388,7 @@ def _steps(name: str, leg: trace_paths.Leg) -> None:
 
 def _host(scene: Scene, family: Family) -> None:
     """Run doctor's checks of the host; the first fault ends the path."""
-    findings = list(scene.judge(HOST_CHECKS[family.version]))
+    findings = list(table.run(scene, HOST_CHECKS[family.version]))
     fine = [each.check for each in findings[:-1] if each.status is CheckStatus.OK]
     click.echo(f"  host   ok: {', '.join(fine)}")
     for each in findings[:-1]:
@@ -454,9 +404,6 @@ def _host(scene: Scene, family: Family) -> None:
 
 def _probe(scene: Scene, family: Family) -> None:
     """Report the daemon's own probe, which shows the actual behaviour of the host."""
-    if scene.path is None:
-        click.echo(f"  probe  not sent: {scene.away}")
-        return
     facts = scene.path.over(family.version)
     waits = scene.snapshot.other_config.get(RESTORE_WAIT) == "true"
     waiting = checks_switch.restore_wait(waits, facts)

@@ -283,23 +283,25 @@ class Inspection:
             return "", str(error)
 
     @cached_property
-    def _bits(self) -> tuple[dict[str, dict[int, PortBits]], dict[str, SilentError]]:
+    def _bits(self) -> tuple[dict[str, dict[int, PortBits]], dict[str, SwitchError]]:
         bits: dict[str, dict[int, PortBits]] = {bridge: {} for bridge in self.wanted.sides}
-        silent: dict[str, SilentError] = {}
+        errors: dict[str, SwitchError] = {}
         for bridge, (path, layout) in self.wanted.sides.items() if self.vswitchd[0] else ():
             try:
                 bits[bridge] = read_bits(Path(path), layout)
-            except SilentError as error:
-                # It is not asked again: each request would take its time-out.
-                silent[bridge] = error
-            except SwitchError:
-                pass  # reported by the check of the socket
-        return bits, silent
+            except SwitchError as error:
+                errors[bridge] = error
+        return bits, errors
 
     @property
     def bits(self) -> dict[str, dict[int, PortBits]]:
         """Bridge → port number → the switch's description of the port, as far as it is known."""
         return self._bits[0]
+
+    @property
+    def bits_cause(self) -> str:
+        """Why the switch has not described all ports; empty: it has."""
+        return next(map(str, self._bits[1].values()), "")
 
     @cached_property
     def socket_cause(self) -> str:
@@ -317,8 +319,8 @@ class Inspection:
     def _read(self, bridge: str) -> BridgeFlows | SwitchError:
         path, layout = self.wanted.sides[bridge]
         try:
-            if silent := self._bits[1].get(bridge):
-                return silent
+            if isinstance(silent := self._bits[1].get(bridge), SilentError):
+                return silent  # another request would take its time-out again
             return read_flows(Path(path), layout)
         except SwitchError as error:
             return error

@@ -12,12 +12,8 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-from dfmeta.doctor.facts import KnownPort
-from dfmeta.flows.family import solicited_node
-from dfmeta.flows.flow import ARP_REQUEST, ND_SOLICITATION
-from dfmeta.flows.integration_bridge import Tap
-from dfmeta.flows.pipeline import METADATA_PORT, Purpose, is_ours, purpose_of
-from dfmeta.model import GuestAddress, NextHop
+from dfmeta.flows.pipeline import Purpose, is_ours, purpose_of
+from dfmeta.model import GuestAddress
 
 _HOP: Final = re.compile(
     r"^(?P<indent>\s*)(?P<table>\d+)\. "
@@ -35,14 +31,10 @@ ROUTER_MAC: Final = "02:00:00:00:00:01"
 """Destination MAC of the guest's SYN: any MAC will do, since no flow of dfmeta matches on it."""
 SOURCE_PORT: Final = 49152
 TTL: Final = 64
-HOP_LIMIT_OF_ND: Final = 255
-"""Other hop limits are not accepted in neighbour discovery (RFC 4861, 7.1.1)."""
 UNSEEN: Final = GuestAddress("02:00:00:00:00:02", IPv4Address("192.0.2.1"))
 """Stands for an address that is not known yet (the IP address: RFC 5737)."""
 UNSEEN6: Final = IPv6Address("2001:db8::1")
 """As :data:`UNSEEN` (RFC 3849)."""
-_BROADCAST: Final = "ff:ff:ff:ff:ff:ff"
-_NO_MAC: Final = "00:00:00:00:00:00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +64,6 @@ def unseen(mac: str, service: str = "") -> GuestAddress:
     return GuestAddress(mac, UNSEEN6, IPv6Address(service))
 
 
-def service_of(address: GuestAddress, tap: Tap) -> str:
-    """Return the address of the service that packets of *address* are sent to."""
-    return str(address.service or tap.guest_ip)
-
-
 def tcp(
     ingress: str,
     *,
@@ -95,65 +82,6 @@ def tcp(
         f"{of.destination}={ips[1]},nw_ttl={TTL},tcp_src={ports[0]},tcp_dst={ports[1]},"
         f"tcp_flags={flags}"
     )
-
-
-def syn(port: KnownPort, address: GuestAddress, *, tap: Tap, flags: str = "syn") -> str:
-    """Return the guest's SYN, or with other *flags* a later packet."""
-    return tcp(
-        _ingress(port),
-        macs=(address.mac, ROUTER_MAC),
-        ips=(address.ip, service_of(address, tap)),
-        ports=(SOURCE_PORT, METADATA_PORT),
-        flags=flags,
-    )
-
-
-def syn_ack(port: KnownPort, address: GuestAddress, *, slot: int, tap: Tap) -> str:
-    """Return the proxy's SYN-ACK to :func:`syn`."""
-    key = tap.keys.key_of(port.endpoint, slot)
-    return tcp(
-        f"in_port={tap.ofport}",
-        macs=(tap.mac, address.mac),
-        ips=(tap.service(key.version).ip, key),
-        ports=(tap.port, SOURCE_PORT),
-        flags="syn|ack",
-    )
-
-
-def solicitation(port: KnownPort, address: GuestAddress, *, tap: Tap) -> str:
-    """Return the guest's neighbour solicitation for the service.
-
-    It is sent to the solicited-node multicast address (RFC 4861, 7.2.2), with the guest's MAC.
-    """
-    target = IPv6Address(service_of(address, tap))
-    group = solicited_node(target)
-    return (
-        f"icmp6,{_ingress(port)},dl_src={address.mac},dl_dst=33:33:{group.packed[-4:].hex(':')},"
-        f"ipv6_src={address.ip},ipv6_dst={group},nw_ttl={HOP_LIMIT_OF_ND},"
-        f"icmpv6_type={ND_SOLICITATION},icmpv6_code=0,nd_target={target},nd_sll={address.mac}"
-    )
-
-
-def arp_request(port: KnownPort, mac: str, *, hop: NextHop) -> str:
-    """Return a guest's ARP request for a guest next hop.
-
-    Its sender is on the network of the next hop. A guest with addresses of several networks has
-    next hops of each of them.
-    """
-    sender = IPv4Address(int(IPv4Address(hop.ip)) ^ 1)
-    return (
-        f"arp,{_ingress(port)},dl_src={mac},dl_dst={_BROADCAST},arp_op={ARP_REQUEST},"
-        f"arp_spa={sender},arp_tpa={hop.ip},arp_sha={mac},arp_tha={_NO_MAC}"
-    )
-
-
-def vlan_tag(port: KnownPort) -> Mapping[str, str]:
-    """Return the field of the VLAN tag that frames of *port* have; empty: they have none."""
-    return {"dl_vlan": str(port.vid)} if port.vid else {}
-
-
-def _ingress(port: KnownPort) -> str:
-    return f"in_port={port.ofport}{f',dl_vlan={port.vid}' if port.vid else ''}"
 
 
 @dataclass(frozen=True, slots=True)

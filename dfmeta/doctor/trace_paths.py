@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from dfmeta.doctor import checks_switch
@@ -22,10 +22,10 @@ from dfmeta.doctor.trace_output import (
     SOURCE_PORT,
     Hop,
     Trace,
-    service_of,
     tcp,
-    vlan_tag,
 )
+from dfmeta.flows.family import solicited_node
+from dfmeta.flows.flow import ARP_REQUEST, ND_SOLICITATION
 from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage, table_of
@@ -35,6 +35,8 @@ from dfmeta.model import Endpoint, GuestAddress, NextHop, PortKind, PortState
 from dfmeta.ovsdb.rows import Snapshot
 
 BACK: Final = "on the return path: "
+HOP_LIMIT_OF_ND: Final = 255
+"""Other hop limits are not accepted in neighbour discovery (RFC 4861, 7.1.1)."""
 _RETURNED: Final = "IN_PORT"
 """The action that outputs to the ingress port, as ovs-ofctl(8) prints it."""
 Run = Callable[[str, str], Trace]
@@ -61,146 +63,197 @@ def _leg(trace: Trace, layout: Layout, stop: str, *, on: str = "") -> Leg:
     return Leg(tuple(step(hop, layout) for hop in trace.hops), f"{on}{stop}" if stop else "")
 
 
-def next_hop(trace: Trace, port: KnownPort, *, hop: NextHop, tap: Tap, layout: Layout) -> Leg:
-    """Judge the path of a request for a guest next hop's MAC, and of the answer to the guest.
+@dataclass(frozen=True, slots=True)
+class GuestPath:
+    """A path from an address of a guest through the integration bridge, and back.
 
-    A guest without a route through that next hop does not need the answer.
+    The methods that take a trace judge the path of the packet that they are named for.
     """
-    wanted = {"arp_spa": hop.ip, "arp_sha": hop.mac or tap.mac, **vlan_tag(port)}
-    stop = (
-        not_classified(trace, Purpose.GUEST_NEXT_HOP, layout)
-        or _not_returned(trace, Purpose.GUEST_NEXT_HOP, port)
-        or differs(trace, wanted)
-    )
-    return _leg(trace, layout, stop, on=f"guest next hop {hop.ip}: ")
 
+    port: KnownPort
+    slot: int
+    """Slot of the address; without one, the slot whose flows the path shares."""
+    address: GuestAddress
+    seen: bool
+    """Whether the guest has used ``address``; if not, it stands for any address."""
+    tap: Tap
+    layout: Layout
 
-def neighbour(
-    trace: Trace, port: KnownPort, address: GuestAddress, *, tap: Tap, layout: Layout
-) -> Leg:
-    """Judge the path of the solicitation, and of the advertisement back to the guest."""
-    target = service_of(address, tap)
-    answering = [(of, f" for {target}") for of in (Purpose.GUEST_ND_ANSWER, Purpose.SERVICE_ND)]
-    wanted = {"dl_dst": address.mac, "ipv6_src": target, "nd_tll": tap.mac, **vlan_tag(port)}
-    stop = (
-        not_classified(trace, Purpose.GUEST_ND, layout)
-        or _missed(trace, answering, port=port.name, layout=layout)
-        or _not_returned(trace, Purpose.SERVICE_ND, port)
-        or differs(trace, wanted)
-    )
-    return _leg(trace, layout, stop, on="neighbour discovery: ")
+    @property
+    def service(self) -> str:
+        """The address of the service that the guest sends to."""
+        return str(self.address.service or self.tap.guest_ip)
 
+    @property
+    def _vlan(self) -> Mapping[str, str]:
+        """The field of the VLAN tag of the guest's frames; empty: they have none."""
+        return {"dl_vlan": str(self.port.vid)} if self.port.vid else {}
 
-def _not_returned(trace: Trace, purpose: Purpose, port: KnownPort) -> str:
-    """Return why the flow of *purpose* does not answer at the ingress port; empty: it does."""
-    if any(hop.purpose is purpose and _RETURNED in hop.actions for hop in trace.hops):
-        return ""
-    return f"the answer does not leave at {port.name}"
+    @property
+    def _ingress(self) -> str:
+        return ",".join([f"in_port={self.port.ofport}", *map("=".join, self._vlan.items())])
 
+    def syn(self, flags: str = "syn") -> str:
+        """Return the guest's SYN, or with other *flags* a later packet."""
+        return tcp(
+            self._ingress,
+            macs=(self.address.mac, ROUTER_MAC),
+            ips=(self.address.ip, self.service),
+            ports=(SOURCE_PORT, METADATA_PORT),
+            flags=flags,
+        )
 
-def there(
-    trace: Trace,
-    port: KnownPort,
-    address: GuestAddress,
-    *,
-    tap: Tap,
-    layout: Layout,
-    label: str | None = None,
-) -> Leg:
-    """Judge the path of the SYN to tap-metadata, or to the patch port of a second bridge.
+    def syn_ack(self) -> str:
+        """Return the proxy's SYN-ACK to :meth:`syn`."""
+        key = self.tap.keys.key_of(self.port.endpoint, self.slot)
+        return tcp(
+            f"in_port={self.tap.ofport}",
+            macs=(self.tap.mac, self.address.mac),
+            ips=(self.tap.service(key.version).ip, key),
+            ports=(self.tap.port, SOURCE_PORT),
+            flags="syn|ack",
+        )
 
-    :param label: Meta MAC of its address; None: there is no second bridge.
-    """
-    stop, to_controller = not_classified(trace, Purpose.GUEST_SYN, layout), False
-    hop = trace.at(layout.number(Stage.SERVICE))
-    stops = f"stops in the {TABLES[Stage.SERVICE].name} table: "
-    if stop:
-        pass
-    elif hop is None:
-        stop = f"stops before the {TABLES[Stage.SERVICE].name} table: {dropped(port.name)}"
-    elif not hop.matched:
-        stop = f"{stops}no flow matches it"
-    elif port.vid and (tagged := _not_untagged(trace, hop, port, layout)):
-        stop = tagged
-    elif hop.purpose is Purpose.ADDRESS:
-        last = trace.at(layout.number(Stage.SUBPORT)) if port.vid else hop
-        stop = _misdirected(last or hop, trace, tap, address.ip.version, label)
-    elif hop.purpose is Purpose.SYN:
-        to_controller = True
-        if port.state is PortState.NO_INSTANCE:
-            stop = f"{stops}{no_instance(port)}"
-    elif hop.purpose is Purpose.SERVICE_DROP:
-        stop = f"{stops}the port's first-SYN flow is missing"
-    else:
-        stop = f"{stops}{stranger(hop)} takes it"
-    return replace(_leg(trace, layout, stop), to_controller=to_controller)
+    def solicitation(self) -> str:
+        """Return the guest's neighbour solicitation for the service.
 
+        It is sent to the solicited-node multicast address (RFC 4861, 7.2.2), with the guest's MAC.
+        """
+        mac, group = self.address.mac, solicited_node(IPv6Address(self.service))
+        return (
+            f"icmp6,{self._ingress},dl_src={mac},dl_dst=33:33:{group.packed[-4:].hex(':')},"
+            f"ipv6_src={self.address.ip},ipv6_dst={group},nw_ttl={HOP_LIMIT_OF_ND},"
+            f"icmpv6_type={ND_SOLICITATION},icmpv6_code=0,nd_target={self.service},nd_sll={mac}"
+        )
 
-def _not_untagged(trace: Trace, hop: Hop, port: KnownPort, layout: Layout) -> str:
-    """Return why a frame of a tagged subport does not pass the subport table; empty if it does.
+    def arp_request(self, hop: NextHop) -> str:
+        """Return a guest's ARP request for a guest next hop.
 
-    :param hop: its flow in the service table.
-    """
-    wanted = {Purpose.ADDRESS: Purpose.SUBPORT_PROXY, Purpose.SYN: Purpose.SUBPORT_SYN}
-    if hop.purpose is None or hop.purpose not in wanted:
-        return ""
-    if trace.at(layout.number(Stage.SUBPORT)) is None:
-        name = TABLES[Stage.SUBPORT].name
-        return f"stops before the {name} table: {stranger(hop)} does not lead there"
-    return _missed(trace, [(wanted[hop.purpose], "")], port=port.name, layout=layout)
+        Its sender is on the network of the next hop. A guest with addresses of several networks has
+        next hops of each of them.
+        """
+        mac, sender = self.address.mac, IPv4Address(int(IPv4Address(hop.ip)) ^ 1)
+        return (
+            f"arp,{self._ingress},dl_src={mac},dl_dst=ff:ff:ff:ff:ff:ff,arp_op={ARP_REQUEST},"
+            f"arp_spa={sender},arp_tpa={hop.ip},arp_sha={mac},arp_tha=00:00:00:00:00:00"
+        )
 
+    def next_hop(self, trace: Trace, hop: NextHop) -> Leg:
+        """Judge the request for a guest next hop's MAC, and the answer to the guest.
 
-def _misdirected(hop: Hop, trace: Trace, tap: Tap, version: int, label: str | None) -> str:
-    if not hop.outputs_to(tap.ofport):
-        where = "tap-metadata's" if label is None else "the patch"
-        return f"its flow does not lead to {where} port ({tap.ofport})"
-    if label is not None:
-        return differs(trace, {"dl_src": label})
-    wanted = {"dl_dst": tap.mac, NOTATIONS[version].destination: tap.service(version).ip}
-    return differs(trace, wanted | {"tp_dst": str(tap.port)})
+        A guest without a route through that next hop does not need the answer.
+        """
+        wanted = {"arp_spa": hop.ip, "arp_sha": hop.mac or self.tap.mac, **self._vlan}
+        stop = not_classified(trace, Purpose.GUEST_NEXT_HOP, self.layout) or self._not_returned(
+            trace, Purpose.GUEST_NEXT_HOP, wanted
+        )
+        return _leg(trace, self.layout, stop, on=f"guest next hop {hop.ip}: ")
 
+    def neighbour(self, trace: Trace) -> Leg:
+        """Judge the solicitation, and the advertisement back to the guest."""
+        clause = f" for {self.service}"
+        answering = [(Purpose.GUEST_ND_ANSWER, clause), (Purpose.SERVICE_ND, clause)]
+        wanted = {"dl_dst": self.address.mac, "ipv6_src": self.service, "nd_tll": self.tap.mac}
+        stop = (
+            not_classified(trace, Purpose.GUEST_ND, self.layout)
+            or _missed(trace, answering, port=self.port.name, layout=self.layout)
+            or self._not_returned(trace, Purpose.SERVICE_ND, {**wanted, **self._vlan})
+        )
+        return _leg(trace, self.layout, stop, on="neighbour discovery: ")
 
-def after_syn(trace: Trace, layout: Layout) -> str:
-    """Return why packets after the SYN, which take another flow, miss the service table."""
-    stop = not_classified(trace, Purpose.GUEST_HTTP, layout)
-    return f"after the SYN: {stop}" if stop else ""
+    def _not_returned(self, trace: Trace, purpose: Purpose, wanted: Mapping[str, str]) -> str:
+        """Return why the flow of *purpose* does not answer as *wanted*; empty: it does."""
+        if any(hop.purpose is purpose and _RETURNED in hop.actions for hop in trace.hops):
+            return differs(trace, wanted)
+        return f"the answer does not leave at {self.port.name}"
 
+    def there(self, trace: Trace) -> Leg:
+        """Judge the SYN to tap-metadata, or to the patch port of a second bridge."""
+        stop, hop = self._not_served(trace), trace.at(self.layout.number(Stage.SERVICE))
+        to_controller = not stop and hop is not None and hop.purpose is Purpose.SYN
+        if to_controller and self.port.state is PortState.NO_INSTANCE:
+            stop = f"stops in the {TABLES[Stage.SERVICE].name} table: {no_instance(self.port)}"
+        return replace(_leg(trace, self.layout, stop), to_controller=to_controller)
 
-def back(
-    trace: Trace, port: KnownPort, *, address: GuestAddress | None, tap: Tap, layout: Layout
-) -> Leg:
-    """Judge the path of the SYN-ACK back to the guest.
+    def _not_served(self, trace: Trace) -> str:
+        """Return why the SYN reaches neither its port nor the controller; empty: it does."""
+        if stop := not_classified(trace, Purpose.GUEST_SYN, self.layout):
+            return stop
+        hop, name = trace.at(self.layout.number(Stage.SERVICE)), TABLES[Stage.SERVICE].name
+        if hop is None:
+            return f"stops before the {name} table: {dropped(self.port.name)}"
+        if not hop.matched:
+            return f"stops in the {name} table: no flow matches it"
+        if self.port.vid and (tagged := self._not_untagged(trace, hop)):
+            return tagged
+        if hop.purpose is Purpose.ADDRESS:
+            last = trace.at(self.layout.number(Stage.SUBPORT)) if self.port.vid else hop
+            return self._misdirected(last or hop, trace)
+        if hop.purpose is Purpose.SYN:
+            return ""
+        if hop.purpose is Purpose.SERVICE_DROP:
+            return f"stops in the {name} table: the port's first-SYN flow is missing"
+        return f"stops in the {name} table: {stranger(hop)} takes it"
 
-    :param address: None if no address is known yet: then the SYN-ACK only has to reach the reply
-        table, where the controller installs the address' flow.
-    """
-    stop, hop = (
-        not_classified(trace, Purpose.FROM_TAP, layout),
-        trace.at(layout.number(Stage.REPLY)),
-    )
-    name = TABLES[Stage.REPLY].name
-    if stop:
-        pass
-    elif hop is None:
-        stop = f"stops before the {name} table: {dropped('tap-metadata')}"
-    elif not hop.ours:
-        stop = f"stops in the {name} table: no flow matches it"
-    elif address is None:
-        pass
-    elif hop.purpose is not Purpose.REPLY:
-        stop = f"stops in the {name} table: there is no reply flow for its key"
-    elif not hop.outputs_to(port.ofport or 0):
-        stop = f"it does not leave at {port.name} (ofport {port.ofport})"
-    else:
-        of = NOTATIONS[address.ip.version]
+    def _not_untagged(self, trace: Trace, hop: Hop) -> str:
+        """Return why a frame of a tagged subport does not pass the subport table; empty: it does.
+
+        :param hop: its flow in the service table.
+        """
+        wanted = {Purpose.ADDRESS: Purpose.SUBPORT_PROXY, Purpose.SYN: Purpose.SUBPORT_SYN}
+        if hop.purpose is None or hop.purpose not in wanted:
+            return ""
+        if trace.at(self.layout.number(Stage.SUBPORT)) is None:
+            name = TABLES[Stage.SUBPORT].name
+            return f"stops before the {name} table: {stranger(hop)} does not lead there"
+        expected = [(wanted[hop.purpose], "")]
+        return _missed(trace, expected, port=self.port.name, layout=self.layout)
+
+    def _misdirected(self, hop: Hop, trace: Trace) -> str:
+        tap, version, label = self.tap, self.address.ip.version, self.tap.keys.label(self.slot)
+        if not hop.outputs_to(tap.ofport):
+            where = "tap-metadata's" if label is None else "the patch"
+            return f"its flow does not lead to {where} port ({tap.ofport})"
+        if label is not None:
+            return differs(trace, {"dl_src": label})
+        wanted = {"dl_dst": tap.mac, NOTATIONS[version].destination: tap.service(version).ip}
+        return differs(trace, wanted | {"tp_dst": str(tap.port)})
+
+    def after_syn(self, trace: Trace) -> str:
+        """Return why packets after the SYN, which take another flow, miss the service table."""
+        stop = not_classified(trace, Purpose.GUEST_HTTP, self.layout)
+        return f"after the SYN: {stop}" if stop else ""
+
+    def back(self, trace: Trace, *, installed: bool) -> Leg:
+        """Judge the SYN-ACK back to the guest.
+
+        :param installed: whether the address has flows; if not, the SYN-ACK only has to reach the
+            reply table, where the controller installs one.
+        """
+        stop = not_classified(trace, Purpose.FROM_TAP, self.layout)
+        stop = stop or self._not_answered(trace, installed=installed)
+        return _leg(trace, self.layout, stop, on=BACK)
+
+    def _not_answered(self, trace: Trace, *, installed: bool) -> str:
+        hop, name = trace.at(self.layout.number(Stage.REPLY)), TABLES[Stage.REPLY].name
+        if hop is None:
+            return f"stops before the {name} table: {dropped('tap-metadata')}"
+        if not hop.ours:
+            return f"stops in the {name} table: no flow matches it"
+        if not installed:
+            return ""
+        if hop.purpose is not Purpose.REPLY:
+            return f"stops in the {name} table: there is no reply flow for its key"
+        if not hop.outputs_to(self.port.ofport or 0):
+            return f"it does not leave at {self.port.name} (ofport {self.port.ofport})"
+        of = NOTATIONS[self.address.ip.version]
         wanted = {
-            of.destination: str(address.ip),
-            "dl_dst": address.mac,
-            of.source: service_of(address, tap),
+            of.destination: str(self.address.ip),
+            "dl_dst": self.address.mac,
+            of.source: self.service,
             "tp_src": str(METADATA_PORT),
         }
-        stop = differs(trace, {**wanted, **vlan_tag(port)})
-    return _leg(trace, layout, stop, on=BACK)
+        return differs(trace, {**wanted, **self._vlan})
 
 
 def no_instance(port: KnownPort) -> str:
@@ -338,11 +391,8 @@ class MetaPath:
         :param syn: the SYN's path through the integration bridge, if it is sent to the patch.
         """
         names = self.meta.names
-        stop = (
-            ""
-            if syn is None
-            else _not_crossed(syn, names.patch_int, names.patch_meta, names.bridge)
-        )
+        if syn is not None and not syn.on(names.bridge).hops:
+            return Leg((), _not_crossed(names.patch_int, names.patch_meta, names.bridge))
         packet = tcp(
             f"in_port={self.tap.patch}",
             macs=(self.label, ROUTER_MAC),
@@ -350,7 +400,7 @@ class MetaPath:
             ports=(SOURCE_PORT, METADATA_PORT),
             flags="syn",
         )
-        return Leg((), stop) if stop else self.arrival(run(names.bridge, packet).on(names.bridge))
+        return self.arrival(run(names.bridge, packet).on(names.bridge))
 
     def arrival(self, trace: Trace) -> Leg:
         """Judge the path of the SYN on the second bridge."""
@@ -385,8 +435,10 @@ class MetaPath:
         )
         trace = run(names.bridge, packet)
         leg = self.departure(trace.on(names.bridge))
-        stop = leg.stop or _not_crossed(trace, names.patch_meta, names.patch_int, bridge, on=BACK)
-        return replace(leg, stop=stop)
+        if leg.stop or trace.on(bridge).hops:
+            return leg
+        stop = _not_crossed(names.patch_meta, names.patch_int, bridge)
+        return replace(leg, stop=f"{BACK}{stop}")
 
     def departure(self, trace: Trace) -> Leg:
         """Judge the path of the SYN-ACK on the second bridge."""
@@ -416,22 +468,20 @@ class MetaPath:
 
 
 def meta_path(
+    path: GuestPath,
     wanted: HostSettings,
     snapshot: Snapshot,
     *,
     bits: Mapping[str, Mapping[int, PortBits]],
-    slot: int,
-    address: GuestAddress,
     ip6: tuple[str, ...],
 ) -> MetaPath | str | None:
-    """Return the path of the address with *slot* over the patch, or why there is none.
+    """Return the continuation of *path* on the second bridge, or why there is none.
 
     :param bits: see :func:`~dfmeta.doctor.checks_switch.meta_patch`.
-    :param slot: the slot of the address, or that of the daemon's own probe.
     :param ip6: the IPv6 addresses at which guests are served.
     :return: None: there is no second bridge.
     """
-    meta = wanted.meta
+    meta, slot, version = wanted.meta, path.slot, path.address.ip.version
     if meta is None:
         return None
     findings = (
@@ -443,13 +493,13 @@ def meta_path(
     tap = meta_tap_of(wanted, snapshot, ip6=ip6)
     if tap is None:
         return f"stops on {meta.names.bridge}: {meta.names.tap} has no port number there"
-    version = address.ip.version
     if slot == tap.keys.probe_number(version):
         key = tap.keys.probe_key(version)
     else:
         # Keys of this scheme do not depend on the endpoint.
         key = str(tap.keys.key_of(Endpoint(0), slot))
-    return MetaPath(meta, tap, tap.keys.label(slot), key, str(address.service or tap.guest_ip))
+    service = str(path.address.service or tap.guest_ip)
+    return MetaPath(meta, tap, tap.keys.label(slot), key, service)
 
 
 def no_patch(wanted: HostSettings, snapshot: Snapshot) -> str:
@@ -469,17 +519,9 @@ def _elsewhere(trace: Trace, name: str, number: int, wanted: Mapping[str, str]) 
     return differs(trace, wanted)
 
 
-def _not_crossed(trace: Trace, port: str, peer: str, bridge: str, *, on: str = "") -> str:
-    """Return why a frame that is sent to a patch port does not reach *bridge*; empty: it does.
-
-    :param trace: the trace of the frame on its first bridge.
-    :param port: name of the patch port.
-    :param peer: its peer on *bridge*.
-    :param on: the beginning of the text.
-    """
-    if trace.on(bridge).hops:
-        return ""
+def _not_crossed(port: str, peer: str, bridge: str) -> str:
+    """Return why a frame that is sent to a patch port does not reach *bridge*."""
     return (
-        f"{on}stops at the patch port {port}: what is sent there does not come out of {peer} on "
+        f"stops at the patch port {port}: what is sent there does not come out of {peer} on "
         f"{bridge}: `dfmeta doctor` (line meta-patch) shows the cause and the remedy"
     )

@@ -4,15 +4,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import IPv6Address
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from dfmeta.apps.switch_facts import BridgeFlows
 from dfmeta.cli import common, trace_command
 from dfmeta.cli.trace_command import LEADS, UNPROBED, Scene, follow, trace
-from dfmeta.doctor.facts import KnownPort, PathFacts
+from dfmeta.doctor.agent import Agent, DaemonFacts
+from dfmeta.doctor.facts import HostSettings, KnownPort, PathFacts
+from dfmeta.doctor.probes import InspectionOptions
 from dfmeta.errors import SwitchError
 from dfmeta.flows.flow import Seen
 from dfmeta.flows.integration_bridge import ServedEndpoint, fixed_flows, guest_flows
@@ -80,14 +83,35 @@ def switch(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Switch]:
     return make
 
 
-def scene(**values: Any) -> Scene:
-    defaults: dict[str, Any] = {
-        "running": True,
-        "bits": {},
-        "ip6": SERVICE6,
-        "path": PathFacts(answered=True, ip6=PathFacts(answered=True)),
-    }
-    return Scene(WANTED, SNAPSHOT, (PORT6,), **defaults | values)
+def scene(*, wanted: HostSettings = WANTED, running: bool = True, **facts: Any) -> Scene:
+    """The facts of a host, as if they had been read."""
+    made = Scene(wanted, InspectionOptions(), Agent("", Mock()))
+    vars(made).update(
+        {
+            "daemon": DaemonFacts(running=running),
+            "snapshot": SNAPSHOT,
+            "_bits": ({}, {}),
+            "ports": (PORT6,),
+            "ip6": SERVICE6,
+            "path": PathFacts(answered=True, ip6=PathFacts(answered=True)),
+        }
+        | facts
+    )
+    return made
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Runs the command on a host with the facts."""
+    monkeypatch.setattr(common, "load_config", lambda _files: None)
+    for name in ("take_over", "report_differences", "make_host_settings", "agent_of"):
+        monkeypatch.setattr(trace_command, name, lambda _arg: None)
+
+    def run(known: Scene, *words: str) -> Result:
+        monkeypatch.setattr(trace_command, "Scene", lambda *_args: known)
+        return CliRunner().invoke(trace, words)
+
+    return run
 
 
 def told(
@@ -187,35 +211,27 @@ def test_probe_is_that_of_the_version(switch: Make, capsys: Capture) -> None:
 
 
 def test_ipv6_that_is_not_served_is_not_traced(
-    switch: Make, monkeypatch: pytest.MonkeyPatch
+    switch: Make, command: Callable[..., Result]
 ) -> None:
     switch()
-    monkeypatch.setattr(common, "load_config", lambda _files: None)
-    for name in ("take_over", "report_differences"):
-        monkeypatch.setattr(trace_command, name, lambda _arg: None)
     for wanted, running, cause in (
         (SETTINGS, True, "[df_metadata] ip6 is empty, so guests are served over IPv4 only"),
         (WANTED, True, "dfmeta-agent serves guests over IPv4 only on this host"),
         (WANTED, False, "dfmeta-agent does not run, and the switch has no flows of it for IPv6"),
     ):
-        known = replace(scene(ip6=()), wanted=wanted, running=running)
-        monkeypatch.setattr(trace_command, "look", lambda _conf, known=known: known)
-        done = CliRunner().invoke(trace, ["tap1", "--family", "6"])
+        known = scene(ip6=(), wanted=wanted, running=running)
+        done = command(known, "tap1", "--family", "6")
         assert (done.exit_code, done.stdout.partition(cause)[0]) == (1, "Not traced: ")
-        assert KEY4 in CliRunner().invoke(trace, ["tap1"]).stdout, cause
+        assert KEY4 in command(known, "tap1").stdout, cause
 
 
 def test_argument_is_repeated_without_control_characters(
-    switch: Make, monkeypatch: pytest.MonkeyPatch
+    switch: Make, command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switch()
-    monkeypatch.setattr(common, "load_config", lambda _files: None)
-    for name in ("take_over", "report_differences"):
-        monkeypatch.setattr(trace_command, name, lambda _arg: None)
-    monkeypatch.setattr(trace_command, "look", lambda _conf: replace(scene(), wanted=SETTINGS))
     monkeypatch.setattr(trace_command, "find_with_trunks", lambda *_args, **_more: [])
     for options in ((), ("--vid", "9")):
-        done = CliRunner().invoke(trace, ["x\x1b[2J\u202e", *options])
+        done = command(scene(wanted=SETTINGS), "x\x1b[2J\u202e", *options)
         assert done.exit_code == 1
         assert r"x\x1b[2J\u202e" in done.stdout
         assert done.stdout.strip().isprintable()

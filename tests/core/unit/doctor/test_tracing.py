@@ -5,16 +5,17 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.doctor import find_port, trace_output, trace_paths
+from dfmeta.doctor import find_port, trace_output
 from dfmeta.doctor.checks_guests import next_hops
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.flow_diff import FlowState, entries, wanted_flows
 from dfmeta.doctor.trace_output import Trace, parse
-from dfmeta.doctor.trace_paths import MetaPath
+from dfmeta.doctor.trace_paths import GuestPath, Leg, MetaPath
 from dfmeta.flows.flow import Seen
+from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose, cookie_of
 from dfmeta.identity.key import SLOT6
-from dfmeta.model import NextHop, Port, PortState
+from dfmeta.model import GuestAddress, NextHop, Port, PortState
 from dfmeta.ovsdb.rows import Interface, Snapshot
 from tests.core.unit.doctor.values import (
     ADDRESS,
@@ -23,6 +24,7 @@ from tests.core.unit.doctor.values import (
     META,
     META_IP,
     META_MAC,
+    META_NUMBER,
     META_PORT,
     META_TAP,
     OK,
@@ -50,25 +52,33 @@ SERVICE = "200. tcp,in_port=1, priority "
 SUBPORT = replace(PORT, vid=300)
 
 
-def there(text: str, port: KnownPort = PORT) -> trace_paths.Leg:
-    return trace_paths.there(parse(text), port, ADDRESS, tap=TAP, layout=LAYOUT)
+def path(
+    port: KnownPort = PORT, slot: int = 0, address: GuestAddress = ADDRESS, *, tap: Tap = TAP
+) -> GuestPath:
+    return GuestPath(port, slot, address, seen=True, tap=tap, layout=LAYOUT)
 
 
-def back(text: str, *, known: bool = True, port: KnownPort = PORT) -> trace_paths.Leg:
-    address = ADDRESS if known else None
-    return trace_paths.back(parse(text), port, address=address, tap=TAP, layout=LAYOUT)
+PATH6 = path(PORT6, SLOT6 + 1, ADDRESS6, tap=TAP6)
 
 
-def there6(text: str) -> trace_paths.Leg:
-    return trace_paths.there(parse(text), PORT6, ADDRESS6, tap=TAP6, layout=LAYOUT)
+def there(text: str, port: KnownPort = PORT) -> Leg:
+    return path(port).there(parse(text))
 
 
-def back6(text: str) -> trace_paths.Leg:
-    return trace_paths.back(parse(text), PORT6, address=ADDRESS6, tap=TAP6, layout=LAYOUT)
+def back(text: str, *, known: bool = True, port: KnownPort = PORT) -> Leg:
+    return path(port).back(parse(text), installed=known)
 
 
-def neighbour(text: str) -> trace_paths.Leg:
-    return trace_paths.neighbour(parse(text), PORT6, ADDRESS6, tap=TAP6, layout=LAYOUT)
+def there6(text: str) -> Leg:
+    return PATH6.there(parse(text))
+
+
+def back6(text: str) -> Leg:
+    return PATH6.back(parse(text), installed=True)
+
+
+def neighbour(text: str) -> Leg:
+    return PATH6.neighbour(parse(text))
 
 
 def cut(text: str, service: str) -> str:
@@ -100,30 +110,30 @@ def test_any_text_is_read(text: str) -> None:
 
 
 def test_packets_are_written_as_ovs_ofctl_takes_them() -> None:
-    assert trace_output.syn(PORT, ADDRESS, tap=TAP) == (
+    assert path().syn() == (
         "tcp,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=02:00:00:00:00:01,nw_src=10.0.0.5,"
         "nw_dst=169.254.169.254,nw_ttl=64,tcp_src=49152,tcp_dst=80,tcp_flags=syn"
     )
-    assert "nw_dst=144.0.0.1," in trace_output.syn_ack(PORT, ADDRESS, slot=1, tap=TAP)
-    assert "in_port=1,dl_vlan=300,dl_src=" in trace_output.syn(SUBPORT, ADDRESS, tap=TAP)
-    assert "nw_dst=129.44.0.1," in trace_output.syn_ack(SUBPORT, ADDRESS, slot=0, tap=TAP)
-    assert trace_output.syn(PORT, ADDRESS6, tap=TAP6) == (
+    assert "nw_dst=144.0.0.1," in path(slot=1).syn_ack()
+    assert "in_port=1,dl_vlan=300,dl_src=" in path(SUBPORT).syn()
+    assert "nw_dst=129.44.0.1," in path(SUBPORT).syn_ack()
+    assert PATH6.syn() == (
         "tcp6,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=02:00:00:00:00:01,"
         "ipv6_src=fe80::f816:3eff:fe00:1,ipv6_dst=fe80::a9fe:a9fe,nw_ttl=64,tcp_src=49152,"
         "tcp_dst=80,tcp_flags=syn"
     )
-    assert trace_output.syn_ack(PORT, ADDRESS6, slot=SLOT6 + 1, tap=TAP6) == (
+    assert PATH6.syn_ack() == (
         "tcp6,in_port=9,dl_src=02:64:66:6d:65:fe,dl_dst=fa:16:3e:00:00:01,"
         "ipv6_src=fd00:a9fe:a9fe:a9fe::a9fe,ipv6_dst=fd00:a9fe:a9fe:a9fe:1::1,nw_ttl=64,"
         "tcp_src=18080,tcp_dst=49152,tcp_flags=syn|ack"
     )
-    assert trace_output.solicitation(PORT, ADDRESS6, tap=TAP6) == (
+    assert PATH6.solicitation() == (
         "icmp6,in_port=1,dl_src=fa:16:3e:00:00:01,dl_dst=33:33:ff:fe:a9:fe,"
         "ipv6_src=fe80::f816:3eff:fe00:1,ipv6_dst=ff02::1:fffe:a9fe,nw_ttl=255,icmpv6_type=135,"
         "icmpv6_code=0,nd_target=fe80::a9fe:a9fe,nd_sll=fa:16:3e:00:00:01"
     )
     other = trace_output.unseen(PORT.mac, "fd00:ec2::254")
-    assert "dl_dst=33:33:ff:00:02:54," in trace_output.solicitation(PORT, other, tap=TAP6)
+    assert "dl_dst=33:33:ff:00:02:54," in path(PORT, SLOT6, other, tap=TAP6).solicitation()
     assert trace_output.unseen("") == trace_output.UNSEEN
 
 
@@ -214,9 +224,9 @@ def test_way_back_stops_in_words() -> None:
 
 def test_packets_after_the_syn_go_by_another_flow() -> None:
     after = THERE.replace("0x64666d650101000a", "0x64666d6501010001")
-    assert trace_paths.after_syn(parse(after), LAYOUT) == ""
-    assert "after the SYN: stops in" in trace_paths.after_syn(parse(THERE), LAYOUT)
-    assert "guest-http flow is missing" in trace_paths.after_syn(parse(THERE), LAYOUT)
+    assert path().after_syn(parse(after)) == ""
+    assert "after the SYN: stops in" in path().after_syn(parse(THERE))
+    assert "guest-http flow is missing" in path().after_syn(parse(THERE))
 
 
 def test_legs_of_ipv6_stop_in_words() -> None:
@@ -266,9 +276,7 @@ BEYOND = MetaPath(META, META_TAP, label=META_MAC, key=META_IP, service=IP)
 
 def test_integration_bridge_writes_the_meta_mac() -> None:
     def judged(text: str) -> str:
-        return trace_paths.there(
-            parse(text).first, META_PORT, ADDRESS, tap=TAP_TO_META, layout=Layout(), label=META_MAC
-        ).stop
+        return path(META_PORT, META_NUMBER, tap=TAP_TO_META).there(parse(text).first).stop
 
     assert judged(META_THERE) == ""
     elsewhere = META_THERE.replace("    output:3", "    output:4", 1)
@@ -370,7 +378,7 @@ def test_answer_to_a_guests_request_is_judged() -> None:
         (answer(HOP, MAC, back="drop"), HOP, "the answer does not leave at tap1"),
         (OTHER, HOP, "the guest-next-hop flow is missing"),
     ):
-        leg = trace_paths.next_hop(parse(text), PORT, hop=hop, tap=TAP, layout=LAYOUT)
+        leg = path().next_hop(parse(text), hop)
         assert stop in leg.stop
         assert leg.stop.startswith(f"guest next hop {hop.ip}: " if stop else "")
         assert bool(leg.stop) is bool(stop)
