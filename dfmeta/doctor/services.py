@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -71,34 +72,30 @@ class ServiceOptions:
     than its reading: requests use those of the files."""
 
 
-class Future(Generic[T]):
-    """The result of a call that runs in a thread.
+class ServiceRequest(Generic[T]):
+    """A request that starts at once, in a thread that ends with the process.
 
-    :param call: starts at once, in a thread that ends with the process.
+    :param late: the facts if there is no answer in time.
     """
 
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._call = call
-        self._result: list[T] = []
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+    def __init__(self, send: Callable[[], T], late: T) -> None:
+        self._late, self._begun = late, clock.now()
+        self._future: Future[T] = Future()
+        threading.Thread(target=self._run, args=(send,), daemon=True).start()
 
-    def get(self, seconds: float) -> T | None:
-        """Wait for the result; return None if the call does not end within *seconds* from now.
-
-        An exception of the call is raised here.
-        """
-        self._thread.join(seconds)
-        if self._error is not None:
-            raise self._error
-        return self._result[0] if self._result else None
-
-    def _run(self) -> None:
+    def _run(self, send: Callable[[], T]) -> None:
         try:
-            self._result.append(self._call())
-        except Exception as error:  # get() raises it
-            self._error = error
+            self._future.set_result(send())
+        except Exception as error:  # facts raises it
+            self._future.set_exception(error)
+
+    @cached_property
+    def facts(self) -> T:
+        """The answer as facts; an exception of the request is raised here."""
+        left = self._begun + SECONDS + SPARE - clock.now()
+        # On a busy host the thread may have started late; its own time-out limits its wait.
+        wait([self._future], max(left, GRACE))
+        return self._future.result() if self._future.done() else self._late
 
 
 class Services:
@@ -115,39 +112,32 @@ class Services:
         self._owners = owners
         if options.store:
             load_driver(options.store)
-        self._begun = clock.now()
         self._guests = real_guests(ports) if options.nova is not None else []
         """Guests that Nova should know; guests that fail come first."""
         self._nova = list(_ask_nova(options.nova, self._guests)) if options.nova else []
-        paths, neutron, lookup = options.libvirt, options.neutron, options.lookup
-        named = _of_nova(ports)
-        self._libvirt = None if paths is None else Future(lambda: _libvirt(paths))
-        self._neutron = None if neutron is None else Future(lambda: _neutron(neutron, named))
-        self._store = Future(lambda: _store(options.store)) if options.store else None
-        url = options.lookup_url
-        self._lookup = None if lookup is None else Future(lambda: _lookup(lookup, url))
-
-    @cached_property
-    def _nova_facts(self) -> list[tuple[HttpHost, KnownPort | None, NovaFact]]:
-        """Each answer of Nova, with the host and the guest of the request."""
-        return [(host, port, self._get(later, _late(host))) for host, port, later in self._nova]
-
-    @cached_property
-    def _lookup_facts(self) -> LookupFacts | None:
-        late = LookupFacts(self._options.lookup_url, cause=LATE)
-        return None if self._lookup is None else self._get(self._lookup, late)
-
-    @cached_property
-    def _store_facts(self) -> DatabaseFacts | None:
-        late = DatabaseFacts("[store] connection", file=False, cause=LATE)
-        return None if self._store is None else self._get(self._store, late)
+        self._libvirt = self._neutron = self._store = self._lookup = None
+        if (paths := options.libvirt) is not None:
+            late = LibvirtFacts(error=f"libvirt_xml_path: {LATE}")
+            self._libvirt = ServiceRequest(lambda: _libvirt(paths), late)
+        if (neutron := options.neutron) is not None:
+            named = _of_nova(ports)
+            self._neutron = ServiceRequest(
+                lambda: _neutron(neutron, named), NeutronFacts(cause=LATE)
+            )
+        if options.store:
+            self._store = ServiceRequest(lambda: _store(options.store), _no_database(LATE))
+        if (lookup := options.lookup) is not None:
+            url = options.lookup_url
+            self._lookup = ServiceRequest(
+                lambda: _lookup(lookup, url), LookupFacts(url, cause=LATE)
+            )
 
     @property
     def skews(self) -> list[tuple[str, float]]:
         """Server and the seconds that its clock is ahead."""
-        dates = [(f"Nova at {host.authority}", fact.date) for host, _port, fact in self._nova_facts]
-        if self._lookup_facts is not None:
-            dates.append((self._lookup_facts.url, self._lookup_facts.date))
+        dates = [(f"Nova at {host.authority}", of.facts.date) for host, _port, of in self._nova]
+        if self._lookup is not None:
+            dates.append((self._lookup.facts.url, self._lookup.facts.date))
         now = clock.wall()
         return [(name, ahead) for name, date in dates if (ahead := skew(date, now)) is not None]
 
@@ -155,10 +145,10 @@ class Services:
         """Judge each host of Nova."""
         settings = self._options.nova
         first = self._guests[0] if self._guests else None
-        for host, port, fact in self._nova_facts:
+        for host, port, request in self._nova:
             if port is first and settings is not None:
                 finding = checks.nova(
-                    fact,
+                    request.facts,
                     f"{settings.protocol}://{host.authority}",
                     instance=first.instance if first else "",
                     project=first.project if first else "",
@@ -170,11 +160,10 @@ class Services:
         if not self._guests:
             return None
         first = self._guests[0]
-        sound = {
-            host for host, port, fact in self._nova_facts if port is first and fact.takes_signature
-        }
+        facts = [(host, port, request.facts) for host, port, request in self._nova]
+        sound = {host for host, port, fact in facts if port is first and fact.takes_signature}
         answers: dict[str, tuple[KnownPort, int]] = {}
-        for host, port, fact in self._nova_facts:
+        for host, port, fact in facts:
             if port is not None and host in sound:
                 answers.setdefault(port.name, (port, 0 if fact.cause else fact.status))
         return checks.nova_guests(list(answers.values()), of=len(self._guests))
@@ -183,49 +172,49 @@ class Services:
         """Judge libvirt's files."""
         if self._libvirt is None:
             return None
-        facts = self._get(self._libvirt, LibvirtFacts(error=f"libvirt_xml_path: {LATE}"))
-        return checks.libvirt(facts, wanted=self._options.libvirt_wanted)
+        return checks.libvirt(self._libvirt.facts, wanted=self._options.libvirt_wanted)
 
     def neutron(self) -> Finding | None:
         """Judge Neutron's answer."""
         if self._neutron is None:
             return None
-        facts = self._get(self._neutron, NeutronFacts(cause=LATE))
-        return self._by_files(checks.neutron(facts, self._options.neutron_host), "neutron")
+        finding = checks.neutron(self._neutron.facts, self._options.neutron_host)
+        return self._by_files(finding, "neutron")
 
     def store(self, *, running: bool) -> Finding | None:
         """Judge the store's database.
 
         :param running: whether the daemon runs.
         """
-        facts = self._store_facts
-        if facts is None:
+        if self._store is None:
             return None
-        return self._by_files(checks.store(facts, running=running), "store", "connection")
+        finding = checks.store(self._store.facts, running=running)
+        return self._by_files(finding, "store", "connection")
 
     def store_schema(self, *, running: bool) -> Finding | None:
         """Judge the schema of a database that answers.
 
         :param running: whether the daemon runs.
         """
-        facts = self._store_facts
-        if facts is None or not facts.exists or facts.cause or (facts.cut and running):
+        if self._store is None:
+            return None
+        facts = self._store.facts
+        if not facts.exists or facts.cause or (facts.cut and running):
             return None
         return checks.store_schema(facts, running=running)
 
     def store_files(self) -> Finding | None:
         """Judge the files of a database that is a file."""
-        facts = self._store_facts
+        facts = self._store.facts if self._store is not None else None
         if facts is None or not facts.file or not facts.exists:
             return None
         return checks.store_files(facts, self._owners)
 
     def lookup(self) -> Finding | None:
         """Judge the upstream store's answer."""
-        facts = self._lookup_facts
-        if facts is None:
+        if self._lookup is None:
             return None
-        return self._by_files(checks.lookup(facts), "store", "lookup_client_secret")
+        return self._by_files(checks.lookup(self._lookup.facts), "store", "lookup_client_secret")
 
     def tokens(self) -> Finding | None:
         """Judge the file of tokens."""
@@ -248,43 +237,32 @@ class Services:
         differing = [name for name in secrets if name[0] == group and option in ("", name[1])]
         return by_files(finding, (f"[{group}] {name}" for _group, name in differing))
 
-    def _get(self, later: Future[T], default: T) -> T:
-        left = self._begun + SECONDS + SPARE - clock.now()
-        # On a busy host the thread may have started late; its own time-out limits its wait.
-        result = later.get(max(left, GRACE))
-        return default if result is None else result
-
 
 def _ask_nova(
     settings: NovaSettings, guests: Sequence[KnownPort]
-) -> Iterator[tuple[HttpHost, KnownPort | None, Future[NovaFact]]]:
+) -> Iterator[tuple[HttpHost, KnownPort | None, ServiceRequest[NovaFact]]]:
     """Query each host for the first guest, and one host for each of the other guests."""
 
-    def ask(host: HttpHost, question: Question, *, first: bool) -> Future[NovaFact]:
-        return Future(lambda: ask_nova(host, question, settings, seconds=SECONDS, unsigned=first))
+    def ask(host: HttpHost, port: KnownPort | None, *, first: bool) -> ServiceRequest[NovaFact]:
+        question = Question(port.instance, port.project) if port else made_up
+        late = NovaFact(host.authority, cause=LATE, remedy="Read its log")
+        return ServiceRequest(
+            lambda: ask_nova(host, question, settings, seconds=SECONDS, unsigned=first), late
+        )
 
-    hosts = list(dict.fromkeys(settings.hosts))
-    first = guests[0] if guests else None
-    question = _question(first) if first else Question(str(uuid.uuid4()), uuid.uuid4().hex)
+    made_up = Question(str(uuid.uuid4()), uuid.uuid4().hex)
+    hosts, first = list(dict.fromkeys(settings.hosts)), guests[0] if guests else None
     for host in hosts:
-        yield host, first, ask(host, question, first=True)
+        yield host, first, ask(host, first, first=True)
     for number, port in enumerate(guests[1:GUESTS_ASKED]):
         host = hosts[number % len(hosts)]
-        yield host, port, ask(host, _question(port), first=False)
+        yield host, port, ask(host, port, first=False)
 
 
 def real_guests(ports: Sequence[KnownPort]) -> list[KnownPort]:
     """Return ports of guests with a known instance and project; those that fail come first."""
     real = [port for port in ports if port.wired and port.instance and port.project]
     return sorted(real, key=lambda port: port.failure is None)
-
-
-def _late(host: HttpHost) -> NovaFact:
-    return NovaFact(host.authority, cause=LATE, remedy="Read its log")
-
-
-def _question(port: KnownPort) -> Question:
-    return Question(port.instance, port.project)
 
 
 def _of_nova(ports: Sequence[KnownPort]) -> dict[str, str]:
@@ -327,7 +305,11 @@ def _store(url: str) -> DatabaseFacts:
     try:
         return look(url)
     except ConfigError as error:
-        return DatabaseFacts("[store] connection", file=False, cause=error.cause)
+        return _no_database(error.cause)
+
+
+def _no_database(cause: str) -> DatabaseFacts:
+    return DatabaseFacts("[store] connection", file=False, cause=cause)
 
 
 def _lookup(build: Callable[[], Upstream | None], url: str) -> LookupFacts:

@@ -8,7 +8,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from dfmeta.doctor.services import Future
+from dfmeta.doctor import services
+from dfmeta.doctor.services import ServiceRequest
 from dfmeta.host.listeners import client_user, listener_at, listeners_of
 from dfmeta.host.system import own_route, read_clock
 
@@ -60,11 +61,18 @@ def test_user_of_a_client_is_known_while_its_socket_is_open() -> None:
                 assert client_user(*places) is None, "a socket that is closed is root's for Linux"
 
 
-def test_late_answer_is_none_and_an_error_is_raised() -> None:
+def test_late_answer_is_given_as_such_and_an_error_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     go_on = threading.Event()
-    late = Future(lambda: go_on.wait())
-    assert late.get(0.0) is None
+    monkeypatch.setattr(services, "SECONDS", 60.0)
+    answered = ServiceRequest(lambda: go_on.wait(), None)
     go_on.set()
-    assert late.get(60) is True
+    assert answered.facts is True
     with pytest.raises(ZeroDivisionError):
-        Future(lambda: 1 // 0).get(60)
+        _ = ServiceRequest(lambda: 1 // 0, 0).facts
+    for limit in ("SECONDS", "SPARE", "GRACE"):
+        monkeypatch.setattr(services, limit, 0.0)
+    go_on.clear()
+    assert ServiceRequest(lambda: go_on.wait(), None).facts is None
+    go_on.set()
