@@ -19,6 +19,9 @@ SHORT: Final = 3.0
 """Seconds to wait for an answer that takes the daemon no time."""
 _ANOTHER: Final = "dfmeta-agent of another version runs: restart it"
 
+_GIVEN: Final = ("instance", "iface_id", "mac", "fault", "project", "instance_name", "vid")
+"""Members of a port's row that a :class:`KnownPort` has unchanged."""
+
 
 class HangsError(NotRunningError):
     """A command needs the daemon, whose process is there and does not answer in time."""
@@ -79,7 +82,7 @@ class Agent:
         """
         status, document = self._request(path, timeout=timeout)
         if status != HTTPStatus.OK:
-            raise self._another(f"{path} is answered with {status}")
+            raise another_program(self._address, f"{path} is answered with {status}")
         return document
 
     def readiness(self) -> DaemonFacts:
@@ -113,7 +116,8 @@ class Agent:
         try:
             ports = tuple(read_port(row, keys) for row in rows)
         except (KeyError, TypeError, ValueError, KeyRangeError) as error:
-            raise self._another("the answer for /ports has an unknown format") from error
+            cause = "the answer for /ports has an unknown format"
+            raise another_program(self._address, cause) from error
         set_owners(keys, ((port.endpoint, slot) for port in ports for slot in port.addresses))
         return ports
 
@@ -154,9 +158,6 @@ class Agent:
         except (KeyError, TypeError, ValueError, AttributeError):
             return PathFacts(sent=False, cause=_ANOTHER)
 
-    def _another(self, cause: str) -> AnotherProgramError:
-        return another_program(self._address, cause)
-
 
 def another_program(address: str, cause: str) -> AnotherProgramError:
     """Return the error for an answer that is not the daemon's."""
@@ -181,26 +182,20 @@ def read_port(row: Mapping[str, Any], keys: Keys) -> KnownPort:
         row["port"],
         row["ofport"],
         PortState(row["state"]),
-        instance=row["instance"],
-        iface_id=row["iface_id"],
-        mac=row["mac"],
-        fault=row["fault"],
-        project=row["project"],
-        instance_name=row["instance_name"],
         addresses={_slot(each, keys): _address(each) for each in row["addresses"]},
         requested=row["requests"] is not None,
         failure=_failure(row["last_failure"]),
-        vid=row["vid"],
-        key=row["key"] or "",
         label=row["meta_mac"] or "",
         next_hops=_next_hops(row["next_hops"]),
         next_hop_faults=tuple(row["next_hop_faults"]),
-        key6=row["key6"] or "",
         kind=PortKind(row["kind"]),
         segmentation_id=row["segmentation_id"] or 0,
-        parent=row["parent"] or "",
         subport_faults=tuple(row["subport_faults"]),
         binding=Binding(row["mac"], IPv4Address(row["source"])) if row["source"] else None,
+        **{name: row[name] for name in _GIVEN},
+        key=row["key"] or "",
+        key6=row["key6"] or "",
+        parent=row["parent"] or "",
     )
 
 

@@ -92,7 +92,6 @@ class Hop:
     matched: bool
     priority: int = 0
     cookie: int = 0
-    match: str = ""
     actions: tuple[str, ...] = ()
     bridge: str = ""
     """Name of the bridge of the table."""
@@ -177,7 +176,6 @@ def _hop(match: re.Match[str], bridge: str) -> Hop:
         matched=True,
         priority=int(match["priority"]),
         cookie=int(match["cookie"] or "0", 16),
-        match=match["match"] or "",
         bridge=bridge,
     )
 
