@@ -9,15 +9,7 @@ import click
 from oslo_config import cfg
 
 from dfmeta.cli.client import request_agent, with_running
-from dfmeta.cli.common import (
-    JSON,
-    Group,
-    config_before,
-    config_options,
-    ending,
-    listing_options,
-    print_rows,
-)
+from dfmeta.cli.common import JSON, config_options, group, listing_options, print_rows
 from dfmeta.doctor.finding import time_of_day
 from dfmeta.errors import AttachDriverError, UsageError
 
@@ -50,8 +42,7 @@ STYLES: Final = {
 _ID: Final = "1f0a5b1e-4f0e-4b0e-8a61-0f5b1f6f3f10"
 
 
-@click.group("attachment", cls=Group)
-@config_before
+@group("attachment")
 def attachment() -> None:
     """Manage the attachments of containers in VMs, which the VMs request over the metadata address.
 
@@ -59,13 +50,11 @@ def attachment() -> None:
     """
 
 
-@attachment.command(
+@attachment.subcommand(
     "list",
-    epilog=ending(
-        "dfmeta attachment list",
-        "dfmeta attachment list --format json",
-        failed="dfmeta-agent does not answer",
-    ),
+    "dfmeta attachment list",
+    "dfmeta attachment list --format json",
+    failed="dfmeta-agent does not answer",
 )
 @listing_options
 def show(conf: cfg.ConfigOpts, *, fmt: str, wide: bool) -> None:
@@ -87,9 +76,10 @@ def show(conf: cfg.ConfigOpts, *, fmt: str, wide: bool) -> None:
     print_rows(shown, COLUMNS, fmt, styles=STYLES, drop=DROP, wide=wide)
 
 
-@attachment.command(
+@attachment.subcommand(
     "delete",
-    epilog=ending(f"dfmeta attachment delete {_ID}", failed="dfmeta-agent does not answer"),
+    f"dfmeta attachment delete {_ID}",
+    failed="dfmeta-agent does not answer",
 )
 @config_options
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.UUID)
@@ -104,7 +94,7 @@ def delete(conf: cfg.ConfigOpts, *, ids: tuple[object, ...]) -> None:
         click.echo(f"{attachment_id}: deleted")
 
 
-@attachment.command("gc", epilog=ending("dfmeta attachment gc", failed="OVSDB does not answer"))
+@attachment.subcommand("gc", "dfmeta attachment gc", failed="OVSDB does not answer")
 @config_options
 def gc(conf: cfg.ConfigOpts) -> None:
     """Compare the attachments with the switch at once, as dfmeta-agent does now and then.

@@ -40,17 +40,18 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def ending(*examples: str, failed: str) -> str:
-    """Return the end of a command's help: examples, and the meaning of its exit status.
+def command(name: str, *examples: str, failed: str) -> Callable[[F], click.Command]:
+    """Return the decorator of a command; its help ends with examples and the exit status.
 
     :param failed: the condition for status 1, as a clause.
     """
     lines = "\n".join(f"  {example}" for example in examples)
-    return (
+    epilog = (
         f"\b\nExamples:\n{lines}\n\n"
         f"Exit status: 0, or 1 when {failed}, or 2 when the command line, the configuration or "
         "other input is wrong; the last line on stderr names the cause and the remedy."
     )
+    return click.command(name, epilog=epilog)
 
 
 class Group(click.Group):
@@ -65,6 +66,21 @@ class Group(click.Group):
         """Return the names of the commands, and the first sentences of their help."""
         commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
         return [(name, it.get_short_help_str(limit=SENTENCE)) for name, it in commands if it]
+
+    def subcommand(self, name: str, *examples: str, failed: str) -> Callable[[F], click.Command]:
+        """Return the decorator of a command of this group: see :func:`command`."""
+
+        def add(function: F) -> click.Command:
+            made = command(name, *examples, failed=failed)(function)
+            self.add_command(made)
+            return made
+
+        return add
+
+
+def group(name: str) -> Callable[[F], Group]:
+    """Return the decorator of a group that takes ``--config-file`` for the commands in it."""
+    return lambda function: click.group(name, cls=Group)(config_before(function))
 
 
 def config_files_option(function: F) -> F:

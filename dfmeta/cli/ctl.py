@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from dfmeta.cli.common import CONFIG_FILE, SENTENCE, Group, config_before, ending
+from dfmeta.cli.common import CONFIG_FILE, SENTENCE, Group, config_before
 from dfmeta.errors import (
     ConfigError,
     DeviceError,
@@ -152,9 +152,11 @@ def cli() -> None:
     """
 
 
-@cli.command(
+@cli.subcommand(
     "help",
-    epilog=ending("dfmeta help", "dfmeta help store put", failed="nothing can be written"),
+    "dfmeta help",
+    "dfmeta help store put",
+    failed="nothing can be written",
 )
 @click.argument("words", metavar="[COMMAND]...", nargs=-1)
 @click.pass_context
@@ -166,7 +168,7 @@ def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
     click.echo(meant.get_help())
 
 
-@cli.command("version", epilog=ending("dfmeta version", failed="nothing can be written"))
+@cli.subcommand("version", "dfmeta version", failed="nothing can be written")
 def show_version() -> None:
     """Show the version of dfmeta, like --version."""
     click.echo(f"{PROG}, version {metadata.version(PROG)}")

@@ -16,14 +16,7 @@ from typing import Any, Final
 
 import click
 
-from dfmeta.cli.common import (
-    Group,
-    cell_text,
-    config_before,
-    config_files_option,
-    ending,
-    load_config,
-)
+from dfmeta.cli.common import cell_text, config_files_option, group, load_config
 from dfmeta.cli.store_target import read
 from dfmeta.devices import validate
 from dfmeta.devices.elements import SIZE_MAX
@@ -49,8 +42,7 @@ _BLANKS: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 
 
-@click.group("devices", cls=Group)
-@config_before
+@group("devices")
 def devices() -> None:
     """Describe to guests the roles of their devices.
 
@@ -59,13 +51,11 @@ def devices() -> None:
     """
 
 
-@devices.command(
+@devices.subcommand(
     "from-libvirt",
-    epilog=ending(
-        "dfmeta devices from-libvirt web --tag disk:vda=root",
-        "dfmeta devices from-libvirt web.xml --tag nic:network:default=mgmt --store",
-        failed="the store cannot be written",
-    ),
+    "dfmeta devices from-libvirt web --tag disk:vda=root",
+    "dfmeta devices from-libvirt web.xml --tag nic:network:default=mgmt --store",
+    failed="the store cannot be written",
 )
 @config_files_option
 @click.argument("domain")
@@ -89,12 +79,10 @@ def from_libvirt(
     click.echo(json.dumps(document, indent=2))
 
 
-@devices.command(
+@devices.subcommand(
     "write-config-drive",
-    epilog=ending(
-        "dfmeta devices write-config-drive drive --domain web.xml --tag disk:vda=root",
-        failed="a file cannot be written",
-    ),
+    "dfmeta devices write-config-drive drive --domain web.xml --tag disk:vda=root",
+    failed="a file cannot be written",
 )
 @config_files_option
 @click.argument("folder", metavar="DIRECTORY", type=click.Path(path_type=Path))

@@ -14,7 +14,7 @@ import click
 from oslo_config import cfg
 
 from dfmeta.cli.client import agent_of, take_over
-from dfmeta.cli.common import TABLE, cell_text, ending, listing_options, print_rows, shown
+from dfmeta.cli.common import TABLE, cell_text, command, listing_options, print_rows, shown
 from dfmeta.conf import unknown_options
 from dfmeta.doctor import table
 from dfmeta.doctor.checks_daemon import OptionFacts
@@ -29,14 +29,12 @@ STYLES: Final = {
 }
 
 
-@click.command(
+@command(
     "doctor",
-    epilog=ending(
-        "dfmeta doctor",
-        "dfmeta doctor --failing",
-        "dfmeta doctor --format json",
-        failed="anything is wrong, or dfmeta-agent does not run",
-    ),
+    "dfmeta doctor",
+    "dfmeta doctor --failing",
+    "dfmeta doctor --format json",
+    failed="anything is wrong, or dfmeta-agent does not run",
 )
 @listing_options
 @click.option("--failing", is_flag=True, help="Show only lines that are not ok.")

@@ -13,7 +13,7 @@ import click
 from oslo_config import cfg
 
 from dfmeta.cli.client import agent_of, report_differences, take_over
-from dfmeta.cli.common import JSON, ending, listing_options, print_rows
+from dfmeta.cli.common import JSON, command, listing_options, print_rows
 from dfmeta.cli.port_argument import find, no_such_port
 from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.flow_diff import SETTLE_PAUSE, SETTLE_TRIES, FlowEntry, compare
@@ -64,14 +64,12 @@ STYLES: Final = {
 OFCTL: Final = "ovs-ofctl"
 
 
-@click.command(
+@command(
     "flows",
-    epilog=ending(
-        "dfmeta flows",
-        "dfmeta flows --port tap3c1f2a5e-7b",
-        "dfmeta flows --raw",
-        failed="the bridge does not answer",
-    ),
+    "dfmeta flows",
+    "dfmeta flows --port tap3c1f2a5e-7b",
+    "dfmeta flows --raw",
+    failed="the bridge does not answer",
 )
 @listing_options
 @click.option("--raw", is_flag=True, help="Show the output of ovs-ofctl, which must be installed.")

@@ -11,7 +11,7 @@ import click
 from oslo_config import cfg
 
 from dfmeta.cli.client import agent_of, with_running
-from dfmeta.cli.common import JSON, ending, listing_options, print_rows
+from dfmeta.cli.common import JSON, command, listing_options, print_rows
 from dfmeta.cli.port_argument import find
 from dfmeta.conf.metadata import keys_of
 from dfmeta.doctor.agent import read_port
@@ -72,15 +72,13 @@ STYLES: Final = {
 }
 
 
-@click.command(
+@command(
     "ports",
-    epilog=ending(
-        "dfmeta ports",
-        "dfmeta ports web1",
-        "dfmeta ports --failing",
-        "dfmeta ports --format json",
-        failed="dfmeta-agent does not answer",
-    ),
+    "dfmeta ports",
+    "dfmeta ports web1",
+    "dfmeta ports --failing",
+    "dfmeta ports --format json",
+    failed="dfmeta-agent does not answer",
 )
 @listing_options
 @click.argument("port", required=False)

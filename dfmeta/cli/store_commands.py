@@ -13,14 +13,12 @@ from oslo_config import cfg
 
 from dfmeta.cli.common import (
     TABLE,
-    Group,
     cell_text,
-    config_before,
     config_options,
     confirm,
     counted,
-    ending,
     format_option,
+    group,
     print_rows,
     shown,
     wide_option,
@@ -86,8 +84,7 @@ FIELDS: Final = {
 }
 
 
-@click.group("store", cls=Group)
-@config_before
+@group("store")
 def store() -> None:
     """Write, read and delete instances' metadata.
 
@@ -100,14 +97,12 @@ for _command in (put, delete, import_records):
     store.add_command(_command)
 
 
-@store.command(
+@store.subcommand(
     "get",
-    epilog=ending(
-        f"dfmeta store get {EXAMPLE}",
-        f"dfmeta store get {EXAMPLE} --user-data",
-        f"dfmeta store get {EXAMPLE} --format json",
-        failed="there is no such record, or the store does not answer",
-    ),
+    f"dfmeta store get {EXAMPLE}",
+    f"dfmeta store get {EXAMPLE} --user-data",
+    f"dfmeta store get {EXAMPLE} --format json",
+    failed="there is no such record, or the store does not answer",
 )
 @store_options
 @format_option
@@ -157,13 +152,11 @@ def get(
         print_rows([_full_row(record, addresses)], {key: key for key in FIELDS}, fmt)
 
 
-@store.command(
+@store.subcommand(
     "list",
-    epilog=ending(
-        "dfmeta store list",
-        "dfmeta store list --default",
-        failed="the store does not answer",
-    ),
+    "dfmeta store list",
+    "dfmeta store list --default",
+    failed="the store does not answer",
 )
 @store_options
 @format_option
@@ -178,9 +171,7 @@ def list_records(store: StoreChoice, *, fmt: str, wide: bool, default: bool) -> 
         print_rows(rows, LIST_COLUMNS, fmt, drop=LIST_DROP, wide=wide)
 
 
-@store.command(
-    "schema", epilog=ending("dfmeta store schema", failed="the database cannot be opened")
-)
+@store.subcommand("schema", "dfmeta store schema", failed="the database cannot be opened")
 @config_options
 def show_schema(conf: cfg.ConfigOpts) -> None:
     """Show the schema of the database, and that of this dfmeta."""
@@ -190,9 +181,10 @@ def show_schema(conf: cfg.ConfigOpts) -> None:
     click.echo(f"schema {present or 'none, the database is empty'}; this dfmeta's is {HEAD}")
 
 
-@store.command(
+@store.subcommand(
     "backup",
-    epilog=ending("dfmeta store backup store.bak", failed="FILE exists or cannot be written"),
+    "dfmeta store backup store.bak",
+    failed="FILE exists or cannot be written",
 )
 @config_options
 @click.argument("file")
@@ -205,12 +197,10 @@ def backup(conf: cfg.ConfigOpts, file: str) -> None:
     click.echo(f"{cell_text(file)}: {_records(count)}")
 
 
-@store.command(
+@store.subcommand(
     "restore",
-    epilog=ending(
-        "dfmeta store restore store.bak",
-        failed="FILE is not a backup of the store, or the answer was no",
-    ),
+    "dfmeta store restore store.bak",
+    failed="FILE is not a backup of the store, or the answer was no",
 )
 @config_options
 @yes_option

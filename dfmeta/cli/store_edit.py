@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import CONFIG_FILE, cell_text, confirm, ending, shown, yes_option
+from dfmeta.cli.common import CONFIG_FILE, cell_text, command, confirm, shown, yes_option
 from dfmeta.cli.store_target import (
     STDIN,
     Domains,
@@ -52,14 +52,12 @@ _EMPTY_REMOVES: Final = "Empty: remove it."
 _FILES: Final = ("user_data", "vendor_data", "network_config", "json_file")
 
 
-@click.command(
+@command(
     "put",
-    epilog=ending(
-        "dfmeta store put 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10 --hostname web --ssh-key @id.pub",
-        "dfmeta store put web --user-data user-data.yaml --meta tier=front",
-        "dfmeta store put --default --ssh-key @id.pub",
-        failed="the store cannot be written or does not answer",
-    ),
+    "dfmeta store put 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10 --hostname web --ssh-key @id.pub",
+    "dfmeta store put web --user-data user-data.yaml --meta tier=front",
+    "dfmeta store put --default --ssh-key @id.pub",
+    failed="the store cannot be written or does not answer",
 )
 @store_options
 @target_options
@@ -306,12 +304,10 @@ def _lost(before: Record, after: Record | None) -> list[str]:
     return [*(name for name in had if name not in has), *outside]
 
 
-@click.command(
+@command(
     "delete",
-    epilog=ending(
-        f"dfmeta store delete {_EXAMPLE}",
-        failed="there is no such record, or the answer was no",
-    ),
+    f"dfmeta store delete {_EXAMPLE}",
+    failed="there is no such record, or the answer was no",
 )
 @store_options
 @target_options

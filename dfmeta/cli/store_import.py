@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import cell_text, counted, ending, shown
+from dfmeta.cli.common import cell_text, command, counted, shown
 from dfmeta.cli.store_edit import WORDS
 from dfmeta.cli.store_target import (
     STDIN,
@@ -42,13 +42,11 @@ TOGETHER: Final = 100
 """Lines in one transaction, which waits for the disk once; other writers do not wait long."""
 
 
-@click.command(
+@command(
     "import",
-    epilog=ending(
-        "dfmeta store import seeds",
-        "dfmeta store import --dry-run records.jsonl",
-        failed="a seed or a line is wrong and was skipped, or the store does not answer",
-    ),
+    "dfmeta store import seeds",
+    "dfmeta store import --dry-run records.jsonl",
+    failed="a seed or a line is wrong and was skipped, or the store does not answer",
 )
 @store_options
 @click.option("--dry-run", is_flag=True, help="Read and check all input, and write nothing.")

@@ -112,19 +112,11 @@ def store_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def _token(file: str | None) -> str:
     """Return the token from *file* or the environment; empty if neither gives one."""
     shown = file or TOKEN
-    try:
-        if file is None:
-            token = os.environ.get(TOKEN, "")
-        else:
-            with Path(file).open("rb") as opened:
-                token = opened.read(TOKEN_MAX).decode("latin-1").strip()
-    except (OSError, ValueError) as error:
-        raise RecordError(
-            what="--token-file",
-            value=shown,
-            cause=getattr(error, "strerror", None) or error,
-            remedy="Name a file that can be read",
-        ) from error
+    if file is None:
+        token = os.environ.get(TOKEN, "")
+    else:
+        with _readable("--token-file", file), Path(file).open("rb") as opened:
+            token = opened.read(TOKEN_MAX).decode("latin-1").strip()
     if not all("!" <= character <= "~" for character in token) or (file and not token):
         raise RecordError(
             what="--token-file" if file else "the environment",
@@ -309,13 +301,19 @@ def read(option: str, name: str, *, limit: int) -> bytes:
 
     :raises RecordError: when it cannot be read.
     """
-    try:
+    with _readable(option, name):
         if name == STDIN:
             return sys.stdin.buffer.read(limit + 1)
         with Path(name).open("rb") as file:
             return file.read(limit + 1)
+
+
+@contextlib.contextmanager
+def _readable(option: str, name: str) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError) as error:
-        cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        cause = getattr(error, "strerror", None) or error
         raise RecordError(
             what=option, value=name, cause=cause, remedy="Name a file that can be read"
         ) from error

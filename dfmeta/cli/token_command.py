@@ -11,14 +11,7 @@ from typing import Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import (
-    Group,
-    config_before,
-    config_options,
-    ending,
-    listing_options,
-    print_rows,
-)
+from dfmeta.cli.common import config_options, group, listing_options, print_rows
 from dfmeta.errors import ConfigError, NoTokenError, RecordError
 from dfmeta.runtime import clock
 from dfmeta.store.api.representations import timestamp
@@ -39,8 +32,7 @@ _DURATION: Final = re.compile(r"([0-9]{1,6})([smhdw])", re.ASCII)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-@click.group("token", cls=Group)
-@config_before
+@group("token")
 def token() -> None:
     """Create, list and revoke the static tokens of the store's admin API.
 
@@ -49,13 +41,11 @@ def token() -> None:
     """
 
 
-@token.command(
+@token.subcommand(
     "create",
-    epilog=ending(
-        "dfmeta token create --scope read",
-        "dfmeta token create --scope read --scope write --name deployer --expires 30d",
-        failed="the token file cannot be written",
-    ),
+    "dfmeta token create --scope read",
+    "dfmeta token create --scope read --scope write --name deployer --expires 30d",
+    failed="the token file cannot be written",
 )
 @config_options
 @click.option(
@@ -97,7 +87,7 @@ def create(conf: cfg.ConfigOpts, *, names: tuple[str, ...], name: str, expires: 
     click.echo(f"{added.name}: created, {ends}, with {', '.join(added.scopes)}", err=True)
 
 
-@token.command("list", epilog=ending("dfmeta token list", failed="the file cannot be read"))
+@token.subcommand("list", "dfmeta token list", failed="the file cannot be read")
 @listing_options
 def list_tokens(conf: cfg.ConfigOpts, *, fmt: str, wide: bool) -> None:
     """List the names and scopes of the tokens; the tokens themselves cannot be shown."""
@@ -106,9 +96,7 @@ def list_tokens(conf: cfg.ConfigOpts, *, fmt: str, wide: bool) -> None:
     print_rows(rows, COLUMNS, fmt, drop=DROP, wide=wide)
 
 
-@token.command(
-    "revoke", epilog=ending("dfmeta token revoke deployer", failed="there is no such token")
-)
+@token.subcommand("revoke", "dfmeta token revoke deployer", failed="there is no such token")
 @config_options
 @click.argument("name")
 def revoke(conf: cfg.ConfigOpts, name: str) -> None:

@@ -17,7 +17,7 @@ from oslo_config import cfg
 
 from dfmeta.apps.switch_facts import read_flows
 from dfmeta.cli.client import agent_of, report_differences, take_over
-from dfmeta.cli.common import config_options, ending
+from dfmeta.cli.common import command, config_options
 from dfmeta.cli.port_argument import find_with_trunks
 from dfmeta.doctor import checks_host, checks_switch, find_port, table
 from dfmeta.doctor.agent import set_owners
@@ -100,16 +100,14 @@ class Scene(Inspection):
         return self.daemon.cause if self.daemon.hangs else AWAY
 
 
-@click.command(
+@command(
     "trace",
-    epilog=ending(
-        "dfmeta trace tap3c1f2a5e-7b",
-        "dfmeta trace 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10",
-        "dfmeta trace 10.0.0.5",
-        "dfmeta trace tap3c1f2a5e-7b --family 6",
-        "dfmeta trace tap3c1f2a5e-7b --vid 100",
-        failed="a fault is found on the path, or the port is not served",
-    ),
+    "dfmeta trace tap3c1f2a5e-7b",
+    "dfmeta trace 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10",
+    "dfmeta trace 10.0.0.5",
+    "dfmeta trace tap3c1f2a5e-7b --family 6",
+    "dfmeta trace tap3c1f2a5e-7b --vid 100",
+    failed="a fault is found on the path, or the port is not served",
 )
 @config_options
 @click.argument("port")

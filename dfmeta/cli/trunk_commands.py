@@ -9,14 +9,7 @@ from uuid import UUID
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import (
-    Group,
-    config_before,
-    config_options,
-    ending,
-    listing_options,
-    print_rows,
-)
+from dfmeta.cli.common import config_options, group, listing_options, print_rows
 from dfmeta.cli.port_argument import parent_of
 from dfmeta.errors import OvsdbError, SubportListError, UsageError
 from dfmeta.model import Port, PortKind
@@ -45,8 +38,7 @@ _INSTANCE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group("subport", cls=Group)
-@config_before
+@group("subport")
 def subport() -> None:
     """Manage the instances of subports, the VLANs of a VM's trunk.
 
@@ -65,18 +57,23 @@ def _parent_options(function: F) -> F:
     return click.argument("port")(function)
 
 
-@subport.command(
+@subport.subcommand(
     "add",
-    epilog=ending(
-        f"dfmeta subport add tap3f1a9c22-5e --vid 100 --instance {_INSTANCE}",
-        f"dfmeta subport add tpi-3f1a9c22-5e --vid 100 --instance {_INSTANCE}",
-        failed="OVSDB does not answer",
-    ),
+    f"dfmeta subport add tap3f1a9c22-5e --vid 100 --instance {_INSTANCE}",
+    f"dfmeta subport add tpi-3f1a9c22-5e --vid 100 --instance {_INSTANCE}",
+    failed="OVSDB does not answer",
 )
 @config_options
 @_parent_options
-@click.option("--instance", default="", help="UUID of the instance; its record answers requests.")
-@click.option("--project", default="", help="Project of the instance. Default: the parent's.")
+@click.option(
+    "--instance",
+    "instance_id",
+    default="",
+    help="UUID of the instance; its record answers requests.",
+)
+@click.option(
+    "--project", "project_id", default="", help="Project of the instance. Default: the parent's."
+)
 @click.option("--mac", default="", help="MAC of the subport's device.")
 @click.option(
     "--mtu",
@@ -84,17 +81,7 @@ def _parent_options(function: F) -> F:
     help="MTU of the subport's network, in bytes. Default: the parent's.",
 )
 @click.option("--port-id", default="", help="Id of the subport's port, of Neutron for example.")
-def add(
-    conf: cfg.ConfigOpts,
-    *,
-    port: str,
-    vid: int,
-    instance: str,
-    project: str,
-    mac: str,
-    mtu: int | None,
-    port_id: str,
-) -> None:
+def add(conf: cfg.ConfigOpts, *, port: str, **members: Any) -> None:
     """Add a subport to the list of its parent PORT, or replace it.
 
     PORT is the name, iface-id, MAC or instance of the parent's port. Where the VLAN has a port of
@@ -102,20 +89,13 @@ def add(
     port comes first. Without --instance, requests of the subport get 404, unless subport_identity
     is parent.
     """
-    members = {
-        "vid": vid,
-        "instance_id": instance,
-        "project_id": project,
-        "mac": mac,
-        "mtu": mtu,
-        "port_id": port_id,
-    }
     try:
         entry = subport_list.entry_of(members)
     except SubportListError as error:
         raise UsageError(cause=error.cause, remedy="See dfmeta subport add --help") from error
     parent, snapshot = parent_of(conf, port)
     _change(conf, parent, lambda text: subport_list.with_entry(text, entry))
+    vid = members["vid"]
     named = f"instance {entry.instance_id}" if entry.instance_id else "no instance"
     click.echo(f"{parent.name}, VID {vid}: {named}")
     vids = {row.segmentation_id for row in _subports(snapshot, parent.bridge, parent.name)}
@@ -123,9 +103,10 @@ def add(
         click.echo(f"The trunk of {parent.name} has no subport with VID {vid} yet.", err=True)
 
 
-@subport.command(
+@subport.subcommand(
     "delete",
-    epilog=ending("dfmeta subport delete tap3f1a9c22-5e --vid 100", failed="OVSDB does not answer"),
+    "dfmeta subport delete tap3f1a9c22-5e --vid 100",
+    failed="OVSDB does not answer",
 )
 @config_options
 @_parent_options
@@ -144,13 +125,11 @@ def delete(conf: cfg.ConfigOpts, *, port: str, vid: int) -> None:
     click.echo(f"{parent.name}, VID {vid}: deleted")
 
 
-@subport.command(
+@subport.subcommand(
     "list",
-    epilog=ending(
-        "dfmeta subport list",
-        "dfmeta subport list tap3f1a9c22-5e --format json",
-        failed="OVSDB does not answer",
-    ),
+    "dfmeta subport list",
+    "dfmeta subport list tap3f1a9c22-5e --format json",
+    failed="OVSDB does not answer",
 )
 @listing_options
 @click.argument("port", required=False, default="")
@@ -256,8 +235,7 @@ def _change(conf: cfg.ConfigOpts, parent: Interface, change: Callable[[str], str
         ) from error
 
 
-@click.group("trunk", cls=Group)
-@config_before
+@group("trunk")
 def trunk() -> None:
     """Give a VM a trunk, so that its containers can have ports of their own.
 
@@ -265,9 +243,10 @@ def trunk() -> None:
     """
 
 
-@trunk.command(
+@trunk.subcommand(
     "enable",
-    epilog=ending("dfmeta trunk enable tap3f1a9c22-5e", failed="OVSDB does not answer"),
+    "dfmeta trunk enable tap3f1a9c22-5e",
+    failed="OVSDB does not answer",
 )
 @config_options
 @click.argument("port")
@@ -286,9 +265,10 @@ def enable(conf: cfg.ConfigOpts, *, port: str) -> None:
     click.echo(f"{done.interface}: is{already} on {done.bridge}, connected by {done.parent}")
 
 
-@trunk.command(
+@trunk.subcommand(
     "disable",
-    epilog=ending("dfmeta trunk disable tap3f1a9c22-5e", failed="OVSDB does not answer"),
+    "dfmeta trunk disable tap3f1a9c22-5e",
+    failed="OVSDB does not answer",
 )
 @config_options
 @click.argument("port")
