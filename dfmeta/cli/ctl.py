@@ -152,12 +152,7 @@ def cli() -> None:
     """
 
 
-@cli.subcommand(
-    "help",
-    "dfmeta help",
-    "dfmeta help store put",
-    failed="nothing can be written",
-)
+@cli.subcommand("help", "dfmeta help", "dfmeta help store put", failed="nothing can be written")
 @click.argument("words", metavar="[COMMAND]...", nargs=-1)
 @click.pass_context
 def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:

@@ -188,10 +188,10 @@ def _raw(path: str) -> str:
             remedy="Install Open vSwitch's tools, or leave --raw out",
         )
     match = f"cookie={COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
-    command = [program, "-O", "OpenFlow13", "dump-flows", f"unix:{path}", match]
+    words = [program, "-O", "OpenFlow13", "dump-flows", f"unix:{path}", match]
     for _ in range(SETTLE_TRIES):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  # ovs-ofctl, no shell
+        done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603  # ovs-ofctl, no shell
         if not done.returncode:
             return done.stdout
         clock.sleep(SETTLE_PAUSE)
-    raise SwitchError(what=" ".join(command[1:]), cause=done.stderr.strip())
+    raise SwitchError(what=" ".join(words[1:]), cause=done.stderr.strip())

@@ -243,11 +243,7 @@ def trunk() -> None:
     """
 
 
-@trunk.subcommand(
-    "enable",
-    "dfmeta trunk enable tap3f1a9c22-5e",
-    failed="OVSDB does not answer",
-)
+@trunk.subcommand("enable", "dfmeta trunk enable tap3f1a9c22-5e", failed="OVSDB does not answer")
 @config_options
 @click.argument("port")
 def enable(conf: cfg.ConfigOpts, *, port: str) -> None:
@@ -265,11 +261,7 @@ def enable(conf: cfg.ConfigOpts, *, port: str) -> None:
     click.echo(f"{done.interface}: is{already} on {done.bridge}, connected by {done.parent}")
 
 
-@trunk.subcommand(
-    "disable",
-    "dfmeta trunk disable tap3f1a9c22-5e",
-    failed="OVSDB does not answer",
-)
+@trunk.subcommand("disable", "dfmeta trunk disable tap3f1a9c22-5e", failed="OVSDB does not answer")
 @config_options
 @click.argument("port")
 def disable(conf: cfg.ConfigOpts, *, port: str) -> None:

@@ -24,13 +24,7 @@ from dfmeta.flows.flow import (
     Value,
     comes_in_at,
 )
-from dfmeta.flows.pipeline import (
-    COOKIE_PREFIX,
-    COOKIE_PREFIX_MASK,
-    METADATA_PORT,
-    Purpose,
-    Stage,
-)
+from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT, Purpose, Stage
 from dfmeta.model import Endpoint
 from dfmeta.ovsdb.rows import Snapshot
 

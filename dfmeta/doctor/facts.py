@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from ipaddress import (
-    IPv4Network,
-    IPv6Network,
-)
+from ipaddress import IPv4Network, IPv6Network
 
 from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.pipeline import BR_META, Layout

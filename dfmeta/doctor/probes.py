@@ -52,7 +52,7 @@ from dfmeta.host.process import (
     read_process,
     read_sockets,
 )
-from dfmeta.model import Endpoint, MetaIds
+from dfmeta.model import Endpoint
 from dfmeta.ovsdb.external_ids import own_ids
 from dfmeta.ovsdb.rows import RESTORE_WAIT, Interface, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
@@ -401,7 +401,10 @@ class Inspection:
         ports = self.ports
         for _ in range(SETTLE_TRIES):
             try:
-                finding = checks_switch.meta_ids(ports, self._stored_ids())
+                rows = read_snapshot(self.wanted.ovsdb).interfaces
+                here = (row for row in rows if row.bridge == self.wanted.bridge)
+                stored = {row.name: own_ids(row.external_ids) for row in here}
+                finding = checks_switch.meta_ids(ports, stored)
                 if finding.status is not CheckStatus.WRONG:
                     break
                 clock.sleep(SETTLE_PAUSE)
@@ -409,12 +412,6 @@ class Inspection:
             except (OvsdbError, NotRunningError) as error:
                 return unknown(f"not compared: {error}")
         return finding
-
-    def _stored_ids(self) -> dict[str, MetaIds]:
-        rows = read_snapshot(self.wanted.ovsdb).interfaces
-        return {
-            row.name: own_ids(row.external_ids) for row in rows if row.bridge == self.wanted.bridge
-        }
 
     def attachments(self) -> tuple[AttachmentFacts, Snapshot]:
         """Return the attachments, and OVSDB read between two readings of their table.

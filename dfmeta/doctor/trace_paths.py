@@ -16,14 +16,7 @@ from dfmeta.doctor import checks_switch
 from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide
 from dfmeta.doctor.finding import first_fault
 from dfmeta.doctor.flow_diff import meta_tap_of, purpose_name
-from dfmeta.doctor.trace_output import (
-    NOTATIONS,
-    ROUTER_MAC,
-    SOURCE_PORT,
-    Hop,
-    Trace,
-    tcp,
-)
+from dfmeta.doctor.trace_output import NOTATIONS, ROUTER_MAC, SOURCE_PORT, Hop, Trace, tcp
 from dfmeta.flows.family import solicited_node
 from dfmeta.flows.flow import ARP_REQUEST, ND_SOLICITATION
 from dfmeta.flows.integration_bridge import Tap
