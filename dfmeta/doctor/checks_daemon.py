@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -180,18 +180,11 @@ def engine_facts(row: Mapping[str, Any]) -> EngineFacts:
     :raises KeyError, TypeError, ValueError: for an answer of another form.
     """
     last, guest_map = row["last_restart"], row["map"]
-    return EngineFacts(
-        pid=row["pid"],
-        version=row["version"],
-        connections=row["connections"],
-        maxconn=row["maxconn"] or 0,
-        fault=row["fault"],
-        failed_replacement=row["failed_replacement"],
-        restarts=row["restarts"],
-        last_restart=None if last is None else datetime.fromisoformat(last),
-        last_fault=row["last_fault"],
-        map=None if guest_map is None else MapFacts(**guest_map),
-    )
+    values = {each.name: row[each.name] for each in fields(EngineFacts)}
+    values["maxconn"] = row["maxconn"] or 0
+    values["last_restart"] = None if last is None else datetime.fromisoformat(last)
+    values["map"] = None if guest_map is None else MapFacts(**guest_map)
+    return EngineFacts(**values)
 
 
 def user(uid: int) -> Finding:
@@ -200,10 +193,10 @@ def user(uid: int) -> Finding:
     :param uid: effective user id of doctor.
     """
     if uid:
-        text = (
-            f"doctor runs as user {uid}: other lines may be wrong or unknown only because of that"
+        return wrong(
+            f"doctor runs as user {uid}: other lines may be wrong or unknown only because of that",
+            "run it as root first: `sudo dfmeta doctor`",
         )
-        return wrong(text, "run it as root first: `sudo dfmeta doctor`")
     return ok("doctor runs as root")
 
 
@@ -531,11 +524,7 @@ def haproxy_map(engine: EngineFacts) -> Finding:
     facts = engine.map
     if facts is None:
         return unknown("haproxy has not told its map")
-    counts = {
-        "missing": facts.missing,
-        "superfluous": facts.superfluous,
-        "different": facts.different,
-    }
+    counts = {kind: getattr(facts, kind) for kind in ("missing", "superfluous", "different")}
     faults = [f"{count} {kind}" for kind, count in counts.items() if count]
     if not faults:
         return ok(f"haproxy's map has the {facts.entries} addresses of its guests")

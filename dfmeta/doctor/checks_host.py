@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from dfmeta.doctor.facts import HostSettings, PathFacts
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
@@ -133,8 +133,7 @@ def route(host: HostFacts, wanted: HostSettings) -> Finding:
     if host.route:
         return ok(f"{table} leads to {leads}")
     return wrong(
-        f"{table} has no {route} via {next_hop} through {wanted.tap}",
-        _for(wanted, command),
+        f"{table} has no {route} via {next_hop} through {wanted.tap}", _for(wanted, command)
     )
 
 
@@ -256,9 +255,11 @@ def listener(host: HostFacts, wanted: HostSettings, *, running: bool) -> Finding
         return ok(f"{where} on {wanted.tap} is kept open for the next dfmeta-agent")
     if listeners:
         other = HttpHost(str(listeners[0].address), listeners[0].port)
+        meta = wanted.meta is not None
+        option = "[METADATA] host_proxy_listen_port" if meta else "[df_metadata] port"
         return wrong(
             f"another program listens on {other.authority}",
-            f"stop it (`ss -ltnp sport = :{wanted.port}`), or change {_port(wanted)}",
+            f"stop it (`ss -ltnp sport = :{wanted.port}`), or change {option}",
         )
     start = "`systemctl start dfmeta-agent`"
     return wrong(f"no process listens on {where}", WAIT if running else start)
@@ -278,12 +279,6 @@ def _option(wanted: HostSettings) -> str:
     else:
         four, six = "[df_metadata] host_ip", "[df_metadata] host_ip6"
     return four if wanted.family is IPV4 else six
-
-
-def _port(wanted: HostSettings) -> str:
-    if wanted.meta is not None:
-        return "[METADATA] host_proxy_listen_port"
-    return "[df_metadata] port"
 
 
 def _next_hop(wanted: HostSettings) -> str:
@@ -380,11 +375,8 @@ def _of_nftables(listing: str) -> Iterator[Chain]:
         return
     for chain in (row["chain"] for row in rows if "chain" in row):
         if chain.get("policy") == "drop" and chain.get("hook") in _HOOKS:
-            yield Chain(_name(chain), _VERSIONS.get(chain["family"], ()))
-
-
-def _name(chain: dict[str, Any]) -> str:
-    return f"nftables' chain {chain['family']} {chain['table']} {chain['name']}"
+            name = f"nftables' chain {chain['family']} {chain['table']} {chain['name']}"
+            yield Chain(name, _VERSIONS.get(chain["family"], ()))
 
 
 def _of_iptables(tables: dict[int, str | None]) -> Iterator[Chain]:
@@ -401,11 +393,7 @@ def _output(command: Sequence[str]) -> str | None:
         return None
     try:
         done = subprocess.run(  # noqa: S603  # fixed arguments, found on the operator's own PATH
-            [program, *command[1:]],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
+            [program, *command[1:]], capture_output=True, text=True, timeout=TIMEOUT, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
