@@ -37,7 +37,7 @@ FIELDS: Final = (
     *("parent", "project", "owner", "port_id", "boot_id", "created", "instance_id", "labels"),
 )
 STYLES: Final = {
-    "state": {"active": "green", "wanted": "yellow", "made": "yellow", "leaving": "dim"},
+    "state": {"active": "green", "wanted": "yellow", "made": "yellow", "leaving": "dim"}
 }
 _ID: Final = "1f0a5b1e-4f0e-4b0e-8a61-0f5b1f6f3f10"
 
@@ -77,9 +77,7 @@ def show(conf: cfg.ConfigOpts, *, fmt: str, wide: bool) -> None:
 
 
 @attachment.subcommand(
-    "delete",
-    f"dfmeta attachment delete {_ID}",
-    failed="dfmeta-agent does not answer",
+    "delete", f"dfmeta attachment delete {_ID}", failed="dfmeta-agent does not answer"
 )
 @config_options
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.UUID)

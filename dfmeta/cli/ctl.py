@@ -59,8 +59,7 @@ COMMANDS: Final = {
         "dfmeta.cli.store_commands", "Write, read and delete instances' metadata."
     ),
     "subport": LazyCommand(
-        "dfmeta.cli.trunk_commands",
-        "Manage the instances of subports, the VLANs of a VM's trunk.",
+        "dfmeta.cli.trunk_commands", "Manage the instances of subports, the VLANs of a VM's trunk."
     ),
     "token": LazyCommand(
         "dfmeta.cli.token_command",

@@ -41,16 +41,7 @@ BRIDGE: Final = {"bridge": "BRIDGE"}
 """A column of hosts with two bridges."""
 DROP: Final = ("bytes", "service", "packets", "instance", "table", "address", "family")
 """Columns that are left out on a narrow terminal, the least important one first."""
-FIELDS: Final = (
-    *COLUMNS,
-    "ofport",
-    "vid",
-    "key",
-    "next_hop",
-    "priority",
-    "cookie",
-    *BRIDGE,
-)
+FIELDS: Final = (*COLUMNS, "ofport", "vid", "key", "next_hop", "priority", "cookie", *BRIDGE)
 STYLES: Final = {
     "state": {
         "ok": "green",

@@ -153,10 +153,7 @@ def get(
 
 
 @store.subcommand(
-    "list",
-    "dfmeta store list",
-    "dfmeta store list --default",
-    failed="the store does not answer",
+    "list", "dfmeta store list", "dfmeta store list --default", failed="the store does not answer"
 )
 @store_options
 @format_option
@@ -182,9 +179,7 @@ def show_schema(conf: cfg.ConfigOpts) -> None:
 
 
 @store.subcommand(
-    "backup",
-    "dfmeta store backup store.bak",
-    failed="FILE exists or cannot be written",
+    "backup", "dfmeta store backup store.bak", failed="FILE exists or cannot be written"
 )
 @config_options
 @click.argument("file")

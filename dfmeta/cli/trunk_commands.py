@@ -104,9 +104,7 @@ def add(conf: cfg.ConfigOpts, *, port: str, **members: Any) -> None:
 
 
 @subport.subcommand(
-    "delete",
-    "dfmeta subport delete tap3f1a9c22-5e --vid 100",
-    failed="OVSDB does not answer",
+    "delete", "dfmeta subport delete tap3f1a9c22-5e --vid 100", failed="OVSDB does not answer"
 )
 @config_options
 @_parent_options

@@ -82,8 +82,7 @@ NEEDS: Final[Mapping[str, Condition]] = {
     ),
     "haproxy": Condition("dfmeta-agent does not tell of haproxy", lambda of: of.has_engine),
     "attachments": Condition(
-        "dfmeta-agent does not answer",
-        lambda of: of.running or of.options.attachments is None,
+        "dfmeta-agent does not answer", lambda of: of.running or of.options.attachments is None
     ),
     "haproxy-process": Condition(
         "the process of haproxy cannot be seen", lambda of: of.child is not None

@@ -332,11 +332,7 @@ def _packets(ip: str) -> Iterator[_Packet]:
 
 
 def _fits(
-    name: str,
-    value: Value,
-    packet: _Packet,
-    ofports: Collection[int],
-    absent: tuple[str, ...],
+    name: str, value: Value, packet: _Packet, ofports: Collection[int], absent: tuple[str, ...]
 ) -> bool:
     """Return whether a packet that comes in at one of *ofports* may have the value of a field.
 

@@ -519,10 +519,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "follows.",
         needs=("ports",),
         run=lambda of: checks_guests.ports(
-            of.ports,
-            of.wanted,
-            running=of.running,
-            snapshot=of.snapshot if of.has_ovsdb else None,
+            of.ports, of.wanted, running=of.running, snapshot=of.snapshot if of.has_ovsdb else None
         ),
         page="runbook",
     ),
