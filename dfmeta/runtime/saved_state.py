@@ -112,6 +112,8 @@ class StateFile:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._written, self._fault = "", ""
+        self._texts: dict[Endpoint, tuple[Holder, str]] = {}
+        """Endpoint → its holder, and the text of that in the file."""
         try:
             self._make_folder()
         except OSError as error:
@@ -170,7 +172,7 @@ class StateFile:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _write(self, state: SavedState) -> None:
-        text = _encoded(state)
+        text = self._encode(state)
         if text == self._written:
             return
         self._make_folder()
@@ -179,17 +181,20 @@ class StateFile:
         self._new.replace(self._path)
         self._written = text
 
-
-def _encoded(state: SavedState) -> str:
-    values = {member.name: getattr(state, member.name) for member in fields(state)}
-    values |= {"version": VERSION, "host": asdict(state.host) if state.host is not None else None}
-    del values["holders"]
-    # Each holder by itself: the encoder stops all threads while it runs.
-    holders = ", ".join(
-        f'"{_name(endpoint)}": {json.dumps(_plain(holder))}'
-        for endpoint, holder in state.holders.items()
-    )
-    return f'{json.dumps(values, sort_keys=True)[:-1]}, "holders": {{{holders}}}}}'
+    def _encode(self, state: SavedState) -> str:
+        values = {member.name: getattr(state, member.name) for member in fields(state)}
+        values["host"] = asdict(state.host) if state.host is not None else None
+        del values["holders"]
+        # The encoder stops all threads while it runs: it gets the changed holders alone.
+        self._texts = {
+            endpoint: kept
+            if (kept := self._texts.get(endpoint)) is not None and kept[0] is holder
+            else (holder, f'"{_name(endpoint)}": {json.dumps(_plain(holder))}')
+            for endpoint, holder in state.holders.items()
+        }
+        holders = ", ".join(text for _holder, text in self._texts.values())
+        head = json.dumps({"version": VERSION, **values}, sort_keys=True)[:-1]
+        return f'{head}, "holders": {{{holders}}}}}'
 
 
 def read_state(folder: Path) -> SavedState:

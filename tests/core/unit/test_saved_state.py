@@ -16,7 +16,7 @@ from dfmeta.errors import AlreadyRunningError, StartError
 from dfmeta.identity.key import PREFIX6, MetaKeys
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, GuestAddress, Port
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, saved_state
 from dfmeta.runtime.saved_state import (
     FILE,
     VERSION,
@@ -286,6 +286,25 @@ def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -
         assert number(registry, Endpoint(14)) not in (2, 3)
         mine = {number(registry, HERE, ip) for ip in ("10.0.0.5", "10.0.0.6")}
         assert mine == {2, 3} if instance == INSTANCE else not mine & {2, 3}
+
+
+def test_a_save_encodes_changed_holders_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = SavedState(holders={Endpoint(number): Holder("p", "i") for number in range(1, 10)})
+    file, encoded = StateFile(tmp_path), list[Holder]()
+    plain = saved_state._plain
+    monkeypatch.setattr(
+        saved_state, "_plain", lambda holder: encoded.append(holder) or plain(holder)
+    )
+    assert file.save(state)
+    changed = Holder("p", "other")
+    encoded.clear()
+    del state.holders[Endpoint(1)]
+    state.holders[Endpoint(2)] = changed
+    assert file.save(state)
+    assert encoded == [changed]
+    assert StateFile(tmp_path).load().holders == state.holders
 
 
 def test_unchanged_state_is_not_written_again(tmp_path: Path) -> None:
