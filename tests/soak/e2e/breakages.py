@@ -418,6 +418,7 @@ def nova_secret(stage: Stage) -> Iterator[None]:
 def secret_not_reloaded(stage: Stage) -> Iterator[None]:
     """The secret is right in the file, and the daemon has the wrong one that was there before."""
     nova, guest = _guest_of_nova(stage, "late")
+    stage.names["FILE"] = str(stage.agent.config_file)
     stage.reload({"DEFAULT": {"metadata_proxy_shared_secret": "mistyped"}})
     stage.agent.configure({"DEFAULT": {"metadata_proxy_shared_secret": nova.secret}})
     assert guest.curl(META_DATA).status == 403
