@@ -205,7 +205,7 @@ def world() -> World:
 def test_a_port_is_delivered_at_once_and_again_with_its_next_hops(world: World) -> None:
     world.hops.put(port())
     assert (world.of(), world.api.calls) == (None, [])
-    assert world.hops.round() == FRESH
+    assert world.hops.round() == pytest.approx(FRESH)
     assert world.of() == (HOP,)
     assert world.api.calls == ["1 ids", "1 networks"]
     # Another change of the port keeps them.
@@ -219,7 +219,7 @@ def test_a_network_is_asked_for_once_and_again_when_its_time_is_over(world: Worl
     world.api.networks[2] = NETWORK
     world.hops.put(port(2))
     CLOCK.advance(10)
-    assert world.hops.round() == FRESH - 10
+    assert world.hops.round() == pytest.approx(FRESH - 10)
     assert (world.of(2), world.api.calls[2:]) == ((HOP,), ["1 ids"])
     CLOCK.advance(FRESH - 10)
     world.api.dhcp[NETWORK] = ["10.0.0.3"]
@@ -412,7 +412,7 @@ def trunks() -> Trunks:
 
 def test_subports_have_their_parents_place_and_no_more_of_it(trunks: Trunks) -> None:
     assert trunks.vids() == []
-    assert trunks.stage.round() == ROUND
+    assert trunks.stage.round() == pytest.approx(ROUND)
     subport = trunks.ports[PortId("1", 100)]
     assert (subport.endpoint, subport.kind, subport.parent) == (
         *(Endpoint(1, 100), PortKind.SUBPORT, "tap1"),
