@@ -140,9 +140,17 @@ class IdleConnections(QueueCommon[ConnectionPoolEntry]):
 
 
 class ThreadPool(QueuePool):
-    """SQLAlchemy's pool, for OS threads of a process with a hub."""
+    """SQLAlchemy's pool, for OS threads of a process with a hub.
+
+    It logs nothing: a logger's lock belongs to the hub, and an OS thread that waits for it stops
+    the daemon.
+    """
 
     _queue_class = IdleConnections
+    _sqla_logger_namespace = "sqlalchemy.pool"
+
+
+logging.getLogger(ThreadPool._sqla_logger_namespace).disabled = True
 
 
 def engine_of(url: URL | str, **arguments: Any) -> Engine:
