@@ -20,26 +20,37 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-# ovs.poller imports eventlet where it is installed, to learn whether it has patched Python. A
-# command would wait longer for the import than for OVSDB: there the import raises ImportError.
-_MODULES: dict[str, object] = vars(sys)["modules"]
-_IS_COMMAND = "eventlet" not in _MODULES
-if _IS_COMMAND:
-    _MODULES["eventlet"] = None
-from ovs.poller import POLLIN as POLLIN  # noqa: E402
-from ovs.poller import Poller as Poller  # noqa: E402
+from dfmeta.runtime import clock
 
-if _IS_COMMAND:
-    del _MODULES["eventlet"]
-import ovs.json  # noqa: E402
-from ovs.jsonrpc import Connection  # noqa: E402
-from ovs.jsonrpc import Message as Message  # noqa: E402
-from ovs.stream import Stream  # noqa: E402
 
-from dfmeta.runtime import clock  # noqa: E402
+@contextlib.contextmanager
+def _eventlet_only_where_loaded() -> Iterator[None]:
+    """Let imports of eventlet raise ImportError, unless this process has it.
+
+    ovs.poller imports it where it is installed, to learn whether it has patched Python. A command
+    would wait longer for the import than for OVSDB.
+    """
+    modules: dict[str, object] = vars(sys)["modules"]
+    if "eventlet" in modules:
+        yield
+        return
+    modules["eventlet"] = None
+    try:
+        yield
+    finally:
+        del modules["eventlet"]
+
+
+with _eventlet_only_where_loaded():
+    import ovs.json
+    from ovs.jsonrpc import Connection
+    from ovs.jsonrpc import Message as Message
+    from ovs.poller import POLLIN as POLLIN
+    from ovs.poller import Poller as Poller
+    from ovs.stream import Stream
 
 TIMEOUT: Final = 5.0
 """Seconds for a request: a daemon that hangs accepts a connection and never answers."""
