@@ -202,9 +202,10 @@ def haproxy_version(program: Program) -> HaproxyVersion | None:
             timeout=_VERSION_TIMEOUT,
             check=True,
         ).stdout
-    except Exception:
+    except Exception as error:
         # OSError, ValueError, SubprocessError; and after eventlet's patch a TimeoutExpired that is
         # not Python's.
+        LOG.info("%s does not tell its version: %s", program.binary, error)
         return None
     match = _VERSION.search(output)
     if match is None:

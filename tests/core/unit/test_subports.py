@@ -23,7 +23,7 @@ def subport(vid: int = 100, parent: str = "tpi-1", **fields: object) -> Port:
     row = port(100 + vid, name=f"spi-{parent}-{vid}", instance="", project="")
     kind = PortKind.SUBPORT
     row = replace(row, kind=kind, segmentation_id=vid, parent=parent, mac=SUB, unnamed=True)
-    return replace(row, **fields)  # type: ignore[arg-type]
+    return replace(row, **fields)  # type: ignore[arg-type]  # fields by name
 
 
 def told(*ports: Port, identity: Identity = IDENTITY) -> list[Vlan]:
@@ -107,7 +107,7 @@ class World:
     def __init__(self, *vlans: Vlan) -> None:
         self.inner = Inner()
         self.vlans = vlans
-        self.outer = Completing(self.inner, self._subports)  # type: ignore[arg-type]
+        self.outer = Completing(self.inner, self._subports)  # type: ignore[arg-type]  # fields by name
 
     def _subports(self, identity: Identity, deadline: float) -> tuple[Vlan, ...]:
         assert (identity, deadline) == (IDENTITY, 5.0)

@@ -48,7 +48,7 @@ LAYOUT = Layout(table_base=100, classification_table=3, hook_priority=500)
 def seen(flow: Flow, /, **changes: object) -> Seen:
     number = LAYOUT.table(flow.purpose)
     flow_ = Seen(flow, number, LAYOUT.priority(flow.purpose), cookie_of(flow.purpose), 7, 420)
-    return replace(flow_, **changes)  # type: ignore[arg-type]
+    return replace(flow_, **changes)  # type: ignore[arg-type]  # fields by name
 
 
 def test_desired_flows_on_the_switch_are_ok() -> None:
