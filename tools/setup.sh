@@ -3,8 +3,8 @@
 # later, as root.
 #
 #   tools/setup.sh             the common requirements
-#   tools/setup.sh --neutron   also Neutron's Open vSwitch agent, which some tests run, and systemd,
-#                              whose analyzer checks dfmeta's units; it starts nothing
+#   tools/setup.sh --neutron   also Neutron's Open vSwitch agent and OVN, which some tests run, and
+#                              systemd, whose analyzer checks dfmeta's units; it starts nothing
 #   tools/setup.sh --nova      also Nova, whose answers a test of the tier soak records
 #   tools/setup.sh --real      also QEMU, mmdebstrap and, where the release has it, user-mode Linux,
 #                              for the machines of tools/real
@@ -18,8 +18,8 @@
 # Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev, nft and haproxy link to,
 # the Python modules that cloud-init imports. These six programs are unpacked under .cache/root and
 # never installed: their packages would start services and enable cloud-init for the next boot.
-# The bench's programs are unpacked under .cache/bench for the same reason, the container runtimes
-# under .cache/containers, wget and busybox under .cache/programs, Ignition under .cache/ignition, and
+# OVN is unpacked under .cache/ovn for the same reason, the bench's programs under .cache/bench, the
+# container runtimes under .cache/containers, wget and busybox under .cache/programs, Ignition under .cache/ignition, and
 # user-mode Linux under .cache/uml. A cloud-init that finds the service over IPv6 is in
 # .cache/cloud-init, and a podman whose netavark has plugins in .cache/podman: the release's own or,
 # on Debian 12, Debian 13's. The newest cloud-init is in .cache/newest.
@@ -36,7 +36,8 @@ cache=$root/.cache
 venv=$root/.venv
 # Raise this number when the content of .cache/root changes.
 layout=5
-# The same for .cache/bench.
+# The same for .cache/ovn and .cache/bench.
+ovn_layout=1
 bench_layout=3
 # The same for .cache/containers.
 containers_layout=2
@@ -459,6 +460,7 @@ for part; do
     case $part in
     --neutron)
         install libseccomp2 systemd
+        unpack_programs "$cache/ovn" "$ovn_layout" ovn-common ovn-central ovn-host
         ;;
     --real)
         install debian-archive-keyring e2fsprogs mmdebstrap openssh-client qemu-system-x86 qemu-utils

@@ -38,13 +38,17 @@ Fault = Callable[[OpenvSwitch, Agent], None]
 host, agent = shared.host, shared.agent_with()
 
 
-class Busy:
-    """Two guests with the same addresses and MAC that ask for their names, over IPv4 and IPv6, a
-    connection for each time."""
+def twins(make_guest: MakeGuest) -> list[Guest]:
+    """Make two guests with the same addresses and MAC."""
+    return [make_guest(name, mac=MAC) for name in ("first", "second")]
 
-    def __init__(self, agent: Agent, make_guest: MakeGuest) -> None:
+
+class Busy:
+    """Guests that ask for their names, over IPv4 and IPv6, a connection for each time."""
+
+    def __init__(self, agent: Agent, guests: Sequence[Guest]) -> None:
         self.agent = agent
-        self.guests = [make_guest(name, mac=MAC) for name in ("first", "second")]
+        self.guests = guests
         for guest in self.guests:
             agent.put(guest.instance_id, guest.name)
         # Both are known before the fault: on a busy machine one may start late.
@@ -103,7 +107,7 @@ def await_answers(batches: Sequence[Batch], more: int) -> None:
 def busy(host: OpenvSwitch, agent: Agent) -> Iterator[Busy]:
     """Two busy guests, which outlive all faults."""
     with ExitStack() as guests:
-        yield Busy(agent, MakeGuest(host, guests))
+        yield Busy(agent, twins(MakeGuest(host, guests)))
 
 
 def delete_all_flows(host: OpenvSwitch, agent: Agent) -> None:

@@ -13,7 +13,7 @@ from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared
 from tests.host.e2e.support import failures
-from tests.host.e2e.test_faults import Busy
+from tests.host.e2e.test_faults import Busy, twins
 from tests.host.e2e.test_meta_ip import OPTIONS, row
 
 COOKIE = "cookie=0x64666d65"
@@ -28,7 +28,7 @@ host, agent = shared.host, shared.agent_with(OPTIONS)
 @pytest.fixture(scope="module")
 def busy(host: OpenvSwitch, agent: Agent) -> Iterator[Busy]:
     with ExitStack() as guests:
-        yield Busy(agent, MakeGuest(host, guests))
+        yield Busy(agent, twins(MakeGuest(host, guests)))
 
 
 def ours(host: OpenvSwitch) -> int:

@@ -15,7 +15,7 @@ from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
 from tests.host.e2e.support import failures
-from tests.host.e2e.test_faults import NORMAL, SERVICES, Busy
+from tests.host.e2e.test_faults import NORMAL, SERVICES, Busy, twins
 
 Fault = Callable[[OpenvSwitch], object]
 End = Callable[[Agent], None]
@@ -26,7 +26,7 @@ host, agent = shared.host, shared.agent_with()
 @pytest.fixture(scope="module")
 def busy(host: OpenvSwitch, agent: Agent) -> Iterator[Busy]:
     with ExitStack() as guests:
-        yield Busy(agent, MakeGuest(host, guests))
+        yield Busy(agent, twins(MakeGuest(host, guests)))
 
 
 def delete_flows(host: OpenvSwitch) -> None:
