@@ -13,6 +13,8 @@ from tests.host.e2e.support import PROJECT
 BUSYBOX = ROOT / ".cache/programs/bin/busybox"
 GATEWAY, METADATA = "10.0.0.1", "10.0.0.2"
 """The router's port and the metadata port of each network."""
+PREFIX6 = "fd00:0:0:1:"
+"""Of the addresses that the router advertises."""
 LEASE = ROOT / "tests/host/ovn/lease.sh"
 """Sets the address of a lease, and its routes."""
 
@@ -41,7 +43,7 @@ class Network:
         self.central.wire(
             ("ls-add", self.name),
             ("lr-add", router),
-            ("lrp-add", router, up, self._mac(1), f"{GATEWAY}/24", "fd00:0:0:1::1/64"),
+            ("lrp-add", router, up, self._mac(1), f"{GATEWAY}/24", f"{PREFIX6}:1/64"),
             ("set", "Logical_Router_Port", up, *advertised),
             ("lsp-add", self.name, down),
             ("lsp-set-type", down, "router"),
@@ -101,7 +103,8 @@ def plug(
         project_id=PROJECT,
     )
     guest = make_guest(name, address=f"{address}/24", mac=mac, route="none", ids=ids, plug=False)
-    network.add(ids.iface_id, guest.mac, address)
+    address6 = PREFIX6 + guest.link_local.removeprefix("fe80::")
+    network.add(ids.iface_id, guest.mac, address, address6)
     guest.plug()
     network.central.nbctl("wait-until", "Logical_Switch_Port", ids.iface_id, "up=true")
     lease(guest)
@@ -110,6 +113,6 @@ def plug(
 
 def lease(guest: Guest) -> None:
     """Replace the guest's address by that of a lease."""
-    guest.drop_ipv4()
+    guest.namespace.ip(f"addr del {guest.interface} dev {guest.device}", check=False)
     udhcpc = [str(BUSYBOX), "udhcpc", "-fnq", "-i", guest.device, "-O", "staticroutes"]
     guest.namespace.run([*udhcpc, "-s", str(LEASE)])

@@ -7,10 +7,11 @@ import pytest
 
 from tests.harness.agent import Agent
 from tests.harness.fixtures import MakeGuest
-from tests.harness.guest import METADATA_IP, OPENSTACK6, Guest
+from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest
 from tests.harness.ovs import OpenvSwitch
+from tests.harness.poll import wait_for
 from tests.host.e2e.support import asks_own, put
-from tests.host.ovn.cloud import GATEWAY, METADATA, Network, plug
+from tests.host.ovn.cloud import GATEWAY, METADATA, Network, lease, plug
 
 MAC = "fa:16:3e:00:00:55"
 
@@ -31,6 +32,26 @@ def test_guests_with_one_mac_and_address_get_their_own(twins: list[Guest]) -> No
         assert f"{METADATA_IP} via {METADATA}" in guest.namespace.ip("route")
         for service in (METADATA_IP, OPENSTACK6):
             asks_own(guest, host=service)
+
+
+def test_a_source_that_port_security_excludes_is_answered(twins: list[Guest]) -> None:
+    """cloud-init asks from such an address before it has a lease."""
+    for guest in twins:
+        guest.add_address("169.254.7.7/16")
+        asks_own(guest, source="169.254.7.7")
+
+
+def test_guests_with_ovn_s_router_advertisements_reach_ec2_s_address(twins: list[Guest]) -> None:
+    for guest in twins:
+        # OVN advertises at once when a guest solicits, as it does when its device comes up.
+        guest.namespace.ip(f"link set {guest.device} down", f"link set {guest.device} up")
+
+        def configured(guest: Guest = guest) -> bool:
+            return "proto ra" in guest.namespace.ip("route show default", six=True)
+
+        wait_for(configured, "an advertisement")
+        lease(guest)
+        asks_own(guest, host=EC2_6)
 
 
 def test_all_else_is_still_forwarded_by_ovn(twins: list[Guest]) -> None:
