@@ -13,6 +13,7 @@
 #   tools/setup.sh --clients   also the clients of metadata that tools/soak runs: cloud-init of Debian's
 #                              newest release, cloudbase-init, os-collect-config, Ignition, the SDK of
 #                              JavaScript, a JDK and Go
+#   tools/setup.sh --ovn       also OVN of Debian 13, for tools/soak on another release
 #   tools/setup.sh --bench     also nginx, wrk and the CNI project's plugins, for bench/ alone
 #
 # Packages: a few tools, the libraries that Open vSwitch, PostgreSQL, udev, nft and haproxy link to,
@@ -376,6 +377,12 @@ unpack_programs() {
     install "${packages[@]}"
 }
 
+# A newer OVN than the release's, with the libraries that differ.
+newer_ovn() {
+    from_donor "$cache/ovn-$donor" ovn-common ovn-central ovn-host libc6 libcap-ng0 libevent-2.1-7t64 \
+        libnghttp2-14 libprotobuf-c1 libssl3t64 libudev1 libunbound8 libzstd1 zlib1g
+}
+
 # The programs only; the bench starts them in namespaces of its own.
 bench() { unpack_programs "$cache/bench" "$bench_layout" nginx wrk containernetworking-plugins; }
 
@@ -431,8 +438,8 @@ user_mode_linux() {
 command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
 for part; do
     case $part in
-    --neutron | --nova | --real | --containers | --clients | --bench) ;;
-    *) die "$part is not an option: use --neutron, --nova, --real, --containers, --clients or --bench" ;;
+    --neutron | --nova | --real | --containers | --clients | --ovn | --bench) ;;
+    *) die "$part is not an option: use --neutron, --nova, --real, --containers, --clients, --ovn or --bench" ;;
     esac
 done
 mkdir -p "$cache"
@@ -468,6 +475,7 @@ for part; do
         ;;
     --containers) containers ;;
     --clients) clients ;;
+    --ovn) newer_ovn ;;
     --bench) bench ;;
     esac
 done

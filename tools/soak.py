@@ -35,6 +35,7 @@ WITH_ANOTHER = (
         )
     ),
     "tests/soak/e2e/test_pairs_of_faults.py",
+    "tests/host/ovn",
 )
 """Tests of identity and faults, which hold with each engine, scheme and number of workers."""
 OF_HAPROXY = tuple(
@@ -63,6 +64,7 @@ def parts(factor: int, *, uml: bool) -> Mapping[str, Part]:
     own = ["tests/soak", "--ignore=tests/soak/real", f"--soak={factor}"]
     meta_ip, haproxy = {"DFMETA_TEST_SCHEME": "meta_ip"}, {"DFMETA_TEST_ENGINE": "haproxy"}
     workers = {"DFMETA_TEST_WORKERS": "2"}
+    newer_ovn = {"DFMETA_TEST_OVN": "ovn-trixie"}
     fuzz = ["-m", "tests.fuzz.fuzz_http1", f"-max_total_time={factor * 30}"]
     return {
         "own": Part("pages, matrices, floods, churn", pytest(*own)),
@@ -79,6 +81,7 @@ def parts(factor: int, *, uml: bool) -> Mapping[str, Part]:
             pytest(*WITH_ANOTHER, *OF_HAPROXY, "-k", NOT_WITH_HAPROXY),
             haproxy | meta_ip,
         ),
+        "ovn": Part("OVN of Debian 13", pytest("tests/host/ovn"), newer_ovn),
         "examples": Part(
             "other and more examples of the properties",
             pytest("-m", "hypothesis", "tests/core", "tests/host/ovs"),

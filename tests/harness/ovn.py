@@ -172,7 +172,7 @@ class Chassis(Closing):
         return self.host.rundir / f"ovn-controller.{self._running().pid}.ctl"
 
     def _connected(self) -> bool:
-        return self.appctl("connection-status") == "connected\n"
+        return self.appctl("connection-status").strip() == "connected"
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -182,11 +182,10 @@ class Chassis(Closing):
 
 def command(program: Path) -> list[str]:
     """Return the command of a program of OVN, with the libraries of its own release."""
-    loader = OVN / "lib64/ld-linux-x86-64.so.2"
-    if not loader.exists():
+    loader = next(OVN.glob("usr/lib/*/ld-linux-*"), None)
+    if loader is None:
         return [str(program)]
-    libraries = ":".join(str(OVN / folder) for folder in ("usr/lib/x86_64-linux-gnu", "lib"))
-    return [str(loader), "--library-path", libraries, str(program)]
+    return [str(loader), "--library-path", str(loader.parent), str(program)]
 
 
 def _answers(control: Path) -> bool:

@@ -8,7 +8,6 @@ from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest, Ids, uuid_of
 from tests.harness.netns import ROOT
 from tests.harness.ovn import Central
-from tests.host.e2e.support import PROJECT
 
 BUSYBOX = ROOT / ".cache/programs/bin/busybox"
 GATEWAY, METADATA = "10.0.0.1", "10.0.0.2"
@@ -100,7 +99,6 @@ def plug(
     ids = Ids(
         iface_id=uuid_of(f"{network.name} port {name}"),
         vm_uuid=uuid_of(f"{network.name} instance {name}"),
-        project_id=PROJECT,
     )
     guest = make_guest(name, address=f"{address}/24", mac=mac, route="none", ids=ids, plug=False)
     address6 = PREFIX6 + guest.link_local.removeprefix("fe80::")

@@ -12,6 +12,7 @@ from tests.harness.fixtures import MakeGuest
 from tests.harness.ovn import Central, Chassis
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
+from tests.harness.scheme import SIDE
 from tests.host.e2e.support import failures
 from tests.host.e2e.test_faults import Busy
 from tests.host.ovn.cloud import Network, plug
@@ -102,7 +103,7 @@ def delete_all_flows(cloud: Cloud) -> None:
 
 def delete_tap(cloud: Cloud) -> None:
     """The port goes, and with it device, address and route."""
-    cloud.host.vsctl("del-port", "br-int", "tap-metadata")
+    cloud.host.vsctl("del-port", SIDE.bridge, SIDE.tap)
 
 
 def restart_daemon(cloud: Cloud) -> None:

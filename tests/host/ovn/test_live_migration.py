@@ -13,14 +13,14 @@ from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
 from tests.harness.ovn import Central, Chassis
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import DEADLINE, wait_for
-from tests.host.e2e.support import PROJECT, is_unanswered
+from tests.host.e2e.support import is_unanswered
 from tests.host.e2e.test_faults import MANY, PATH
 from tests.host.ovn.cloud import GATEWAY, Network, lease
 
 CABLE = "cable"
 MAC = "fa:16:3e:00:00:77"
 ADDRESS = "10.0.0.7"
-IDS = Ids(iface_id=uuid_of("port"), vm_uuid=uuid_of("instance"), project_id=PROJECT)
+IDS = Ids(iface_id=uuid_of("port"), vm_uuid=uuid_of("instance"))
 
 
 @dataclass
