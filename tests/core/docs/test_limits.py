@@ -90,7 +90,6 @@ PROOFS: Mapping[str, Callable[[Path], bool]] = {
             if "/proxy/" in path and "/nova/" not in path
         )
     ),
-    "Tests beside OVN": lambda _path: "ovn-northd" not in text("tests/host") + text("tests/soak"),
     "A password on health, metrics and listings": lambda _path: (
         {name for name in OPTIONS if name.startswith("admin")} == {"admin_listen"}
     ),
