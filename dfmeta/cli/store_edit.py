@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 from oslo_config import cfg
 
 from dfmeta.cli.common import CONFIG_FILE, cell_text, command, confirm, shown, yes_option
@@ -52,6 +53,12 @@ _EMPTY_REMOVES: Final = "Empty: remove it."
 _FILES: Final = ("user_data", "vendor_data", "network_config", "json_file")
 
 
+def _typed(context: click.Context, parameter: click.Parameter, value: bool) -> bool | None:
+    """Return None for a flag that was not typed: click 8.2.2, of OpenStack 2025.2, gives False."""
+    source = context.get_parameter_source(str(parameter.name))
+    return value if source is ParameterSource.COMMANDLINE else None
+
+
 @command(
     "put",
     "dfmeta store put 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10 --hostname web --ssh-key @id.pub",
@@ -77,6 +84,7 @@ _FILES: Final = ("user_data", "vendor_data", "network_config", "json_file")
 @click.option(
     "--tag-devices/--no-tag-devices",
     default=None,
+    callback=_typed,
     help="Add the program dfmeta-tag-devices to the vendor data; in the guest it finds devices by "
     "their roles.",
 )

@@ -118,7 +118,7 @@ def _cannot_start(folder: Path) -> None:
 
 def _usage(_folder: Path) -> None:
     try:
-        cli.main(["ports", "--formt", "json"], prog_name="dfmeta", standalone_mode=False)
+        cli.main(["ports", "--format", "xml"], prog_name="dfmeta", standalone_mode=False)
     except click.UsageError as error:
         raise usage_error(error) from error
 
@@ -188,8 +188,8 @@ LOGGED = {"unknown-option": _unknown_option, "store-gone": _gone}
 
 PRINTED: Mapping[str, str] = {
     "wrong-usage": (
-        "dfmeta: No such option '--formt'. Did you mean '--format'? See dfmeta ports --help "
-        "[wrong-usage]"
+        "dfmeta: Invalid value for '--format': 'xml' is not one of 'table', 'json'. "
+        "See dfmeta ports --help [wrong-usage]"
     ),
     "wrong-option": (
         "dfmeta-agent: option [df_metadata] hold_timeout = 'soon' is wrong: could not convert "
