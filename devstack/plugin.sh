@@ -7,17 +7,20 @@
 #   stack post-config    write dfmeta.conf, and dfmeta's settings of Nova and Neutron
 #   stack extra          start the daemon
 #   stack test-config    wait until guests are served
-#   unstack              stop the daemon; flows and state stay for the next start
-#   clean                restore the bridge and the host
+#   unstack              stop the daemon, restore the bridge and the host
+#   clean                remove the configuration and the state
 #
 # Each phase may run again, and then changes nothing. With devstack's errexit a command that fails
 # ends stack.sh; `die` ends it with a line that names the reason.
 
 # dfmeta_check: end stack.sh if dfmeta cannot work with these settings.
 function dfmeta_check {
-    if is_service_enabled dfmeta-agent && [[ "${Q_AGENT:-}" != openvswitch ]]; then
-        die $LINENO "dfmeta needs Neutron's Open vSwitch agent: set Q_AGENT=openvswitch and" \
-            "Q_ML2_PLUGIN_MECHANISM_DRIVERS=openvswitch in local.conf (Q_AGENT is '${Q_AGENT:-}')"
+    if is_service_enabled dfmeta-agent; then
+        if [[ "${Q_AGENT:-}" != openvswitch ]] && ! _dfmeta_with_ovn; then
+            die $LINENO "dfmeta needs OVN or Neutron's Open vSwitch agent: set Q_AGENT=ovn or" \
+                "Q_AGENT=openvswitch in local.conf (it is '${Q_AGENT:-}')"
+        fi
+        _dfmeta_check_release
     fi
     case $DFMETA_NOVA_METADATA_PROTOCOL in
     http | https) ;;
@@ -34,6 +37,29 @@ function dfmeta_check {
         die $LINENO "DFMETA_IDENTITY_SOURCES has neutron, which needs an account:" \
             "set SERVICE_PASSWORD in local.conf"
     fi
+}
+
+# _dfmeta_check_release: end stack.sh if the Python or the upper constraints of this devstack are
+# too old for setup.cfg. pip would say it after half of stack.sh. The constraint of an os-ken that is
+# installed from git has no version.
+function _dfmeta_check_release {
+    local setup=$DFMETA_DIR/setup.cfg python lowest os_ken
+    python=$(sed -n 's/^python_requires = >=//p' "$setup")
+    if _dfmeta_older "$PYTHON3_VERSION" "$python"; then
+        die $LINENO "dfmeta needs Python $python or newer (PYTHON3_VERSION is $PYTHON3_VERSION):" \
+            "install it and set PYTHON3_VERSION in local.conf, or use a newer distribution"
+    fi
+    lowest=$(sed -n 's/^ *os-ken>=\([0-9.]*\).*/\1/p' "$setup")
+    os_ken=$(sed -n 's/^os-ken===\([0-9.]*\).*/\1/p' "$REQUIREMENTS_DIR/upper-constraints.txt")
+    if [[ -n "$os_ken" ]] && _dfmeta_older "$os_ken" "$lowest"; then
+        die $LINENO "dfmeta needs os-ken $lowest or newer (OpenStack's constraints have $os_ken):" \
+            "use devstack's branch stable/2025.2 or a newer one"
+    fi
+}
+
+# _dfmeta_older VERSION LOWEST
+function _dfmeta_older {
+    ! printf '%s\n' "$2" "$1" | sort --check=quiet --version-sort
 }
 
 # dfmeta_install: install the checkout of enable_plugin, editable as devstack's projects are.
@@ -76,6 +102,12 @@ function dfmeta_configure {
         # their route to the metadata address from it.
         iniset "$Q_L3_CONF_FILE" DEFAULT enable_metadata_proxy False
     fi
+    if _dfmeta_with_ovn && is_service_enabled q-svc neutron-api; then
+        # devstack sets it to False without an agent of its own, and then neither DHCP nor a router
+        # gives guests a route to the metadata address. The next hop needs no agent: OVN answers
+        # its ARP.
+        iniset "/$Q_PLUGIN_CONF_FILE" ovn ovn_metadata_enabled True
+    fi
     $xtrace
 }
 
@@ -91,15 +123,21 @@ function dfmeta_wait {
         "${SERVICE_TIMEOUT:-60}"
 }
 
-# dfmeta_clean: remove flows, port, rules, route, files. If this fails, clean.sh may run again.
-function dfmeta_clean {
+# dfmeta_stop: stop the daemon; remove flows, port, rules and routes while there is a bridge. After
+# this, unstack.sh deletes br-int, and with OVN it stops Open vSwitch first.
+function dfmeta_stop {
     local program
+    stop_process dfmeta-agent
     program=$(_dfmeta_program)
     if [[ -e "$DFMETA_CONF" && -x "$program" ]] &&
         ! sudo "$program" --config-file "$DFMETA_CONF" --cleanup; then
-        warn $LINENO "dfmeta-agent --cleanup failed, see above; $DFMETA_CONF is still there"
+        warn $LINENO "dfmeta-agent --cleanup failed, see above: run unstack.sh again"
         return 0
     fi
+    sudo rm -f "$DFMETA_CONF"
+}
+
+function dfmeta_clean {
     sudo rm -f "$DFMETA_CONF"
     sudo rm -rf "${DFMETA_STATE_PATH:?}"
     if [[ -d "$DFMETA_CONF_DIR" ]]; then
@@ -111,25 +149,23 @@ function _dfmeta_program {
     echo "$(get_python_exec_prefix)/dfmeta-agent"
 }
 
+function _dfmeta_with_ovn {
+    [[ "${Q_AGENT:-}" == ovn ]]
+}
+
 function _dfmeta_asks_neutron {
     [[ ",${DFMETA_IDENTITY_SOURCES// /}," == *,neutron,* ]]
 }
 
 # _dfmeta_secret: print the user's secret, else the configured one, else a new one if Nova's
-# metadata API runs here and can be configured with it. devstack writes a new nova.conf each time,
-# so the secret is also read from dfmeta.conf.
+# metadata API runs here and can be configured with it.
 function _dfmeta_secret {
     local secret=${METADATA_PROXY_SHARED_SECRET:-}
     if [[ -z "$secret" && -r "${NOVA_CONF:-}" ]]; then
         secret=$(iniget "$NOVA_CONF" neutron metadata_proxy_shared_secret)
     fi
     if [[ -z "$secret" ]] && is_service_enabled n-api n-api-meta; then
-        if [[ -r "$DFMETA_CONF" ]]; then
-            secret=$(iniget "$DFMETA_CONF" DEFAULT metadata_proxy_shared_secret)
-        fi
-        if [[ -z "$secret" ]]; then
-            secret=$(od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n')
-        fi
+        secret=$(od -An -v -tx1 -N32 /dev/urandom | tr -d ' \n')
     fi
     echo "$secret"
 }
@@ -138,7 +174,11 @@ function _dfmeta_secret {
 # host can read its arguments in the process list. [[post-config|$DFMETA_CONF]] of local.conf is
 # merged later.
 function _dfmeta_write_conf {
-    local new=$DFMETA_CONF.new
+    local new=$DFMETA_CONF.new bridge=${OVS_BRIDGE:-br-int}
+    if _dfmeta_with_ovn; then
+        # devstack writes external_ids:ovn-bridge=br-int, whatever OVS_BRIDGE is.
+        bridge=br-int
+    fi
     sudo install -d -m 0750 -o "$STACK_USER" "$DFMETA_CONF_DIR"
     rm -f "$new"
     (
@@ -153,7 +193,8 @@ metadata_proxy_shared_secret = $1
 $(_dfmeta_nova_ca)
 [df_metadata]
 backend = nova
-integration_bridge = ${OVS_BRIDGE:-br-int}
+integration_bridge = $bridge
+ovsdb_connection = unix:${OVS_RUNDIR:-/var/run/openvswitch}/db.sock
 identity_sources = $DFMETA_IDENTITY_SOURCES
 admin_listen = $DFMETA_ADMIN_LISTEN
 state_path = $DFMETA_STATE_PATH
@@ -209,6 +250,6 @@ if is_service_enabled dfmeta-agent; then
         dfmeta_start
         ;;
     "stack test-config") dfmeta_wait ;;
-    "unstack "*) stop_process dfmeta-agent ;;
+    "unstack "*) dfmeta_stop ;;
     esac
 fi

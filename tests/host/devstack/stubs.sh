@@ -6,6 +6,8 @@
 
 DEST=$ROOT/stack
 DATA_DIR=$ROOT/data
+REQUIREMENTS_DIR=$ROOT/requirements
+PYTHON3_VERSION=${PYTHON3_VERSION-3.11}
 STACK_USER=$(id -un)
 SERVICE_HOST=192.0.2.10
 Q_META_DATA_IP=$SERVICE_HOST
@@ -14,7 +16,8 @@ NOVA_CONF=$ROOT/etc/nova/nova.conf
 Q_L3_CONF_FILE=$ROOT/etc/neutron/l3_agent.ini
 Q_DHCP_CONF_FILE=$ROOT/etc/neutron/dhcp_agent.ini
 DFMETA_CONF_DIR=$ROOT/etc/dfmeta
-OVS_BRIDGE=br-int
+Q_PLUGIN_CONF_FILE=${ROOT#/}/etc/neutron/ml2_conf.ini
+OVS_BRIDGE=${OVS_BRIDGE-br-int}
 ENABLE_DEBUG_LOG_LEVEL=True
 KEYSTONE_SERVICE_URI=http://192.0.2.10/identity
 SERVICE_PROJECT_NAME=service
@@ -23,7 +26,14 @@ REGION_NAME=RegionOne
 SSL_BUNDLE_FILE=$ROOT/ca-bundle.pem
 Q_AGENT=${Q_AGENT-openvswitch}
 SERVICE_PASSWORD=${SERVICE_PASSWORD-for services}
-ENABLED_SERVICES=${ENABLED_SERVICES-n-api,n-api-meta,n-cpu,q-agt,q-dhcp,q-l3,q-meta,q-svc}
+if [[ "$Q_AGENT" == ovn ]]; then
+    agents=ovn-controller,ovn-northd,ovs-vswitchd,ovsdb-server,q-ovn-agent
+    OVN_AGENT_EXTENSIONS=${OVN_AGENT_EXTENSIONS-metadata}
+    OVS_RUNDIR=$ROOT/run
+else
+    agents=q-agt,q-dhcp,q-l3,q-meta
+fi
+ENABLED_SERVICES=${ENABLED_SERVICES-n-api,n-api-meta,n-cpu,q-svc,$agents}
 DISABLED_SERVICES=${DISABLED_SERVICES-}
 
 call() { printf '%s\n' "$*" >>"$CALLS"; }

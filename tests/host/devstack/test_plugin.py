@@ -29,6 +29,8 @@ CONFIG = "etc/dfmeta/dfmeta.conf"
 NOVA = "etc/nova/nova.conf"
 L3 = "etc/neutron/l3_agent.ini"
 DHCP = "etc/neutron/dhcp_agent.ini"
+ML2 = "etc/neutron/ml2_conf.ini"
+CONSTRAINTS = "requirements/upper-constraints.txt"
 SHELL = """
 set -o errexit -o errtrace -o pipefail -o nounset -o xtrace
 source "$STUBS"
@@ -60,8 +62,11 @@ class Devstack:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for folder in ("bin", "stack", "data", "etc/nova", "etc/neutron"):
+        for folder in ("bin", "stack/dfmeta", "data", "etc/nova", "etc/neutron", "requirements"):
             (root / folder).mkdir(parents=True)
+        (root / "stack/dfmeta/setup.cfg").symlink_to(ROOT / "setup.cfg")
+        (root / CONSTRAINTS).write_text("os-ken===3.1.1\n")
+        (root / ML2).write_text("[ovn]\novn_metadata_enabled = False\n")
         self.program(status=0)
         self.rebuild_nova()
         (root / L3).write_text("[DEFAULT]\ninterface_driver = openvswitch\n")
@@ -130,16 +135,17 @@ def good(ran: Ran) -> Ran:
     return ran
 
 
+@pytest.mark.parametrize("agent", ["openvswitch", "ovn"])
 @pytest.mark.parametrize("phase", LIFE, ids=lambda phase: phase.replace(" ", "-"))
 def test_a_phase_that_runs_twice_leaves_what_it_left_the_first_time(
-    devstack: Devstack, phase: str
+    devstack: Devstack, phase: str, agent: str
 ) -> None:
     before = LIFE[: LIFE.index(phase)]
     if before:
-        good(devstack.run(before))
-    good(devstack.run([phase]))
+        good(devstack.run(before, Q_AGENT=agent))
+    good(devstack.run([phase], Q_AGENT=agent))
     once = devstack.files()
-    second = good(devstack.run([phase, phase]))
+    second = good(devstack.run([phase, phase], Q_AGENT=agent))
     assert devstack.files() == once
     assert "dfmeta-agent" in second.services
 
@@ -165,6 +171,22 @@ def test_dfmeta_and_neutron_and_nova_are_configured(devstack: Devstack) -> None:
     l3 = devstack.ini(L3)["DEFAULT"]
     assert (l3["enable_metadata_proxy"], l3["interface_driver"]) == ("False", "openvswitch")
     assert (devstack.root / DHCP).read_bytes() == dhcp
+    assert devstack.ini(ML2)["ovn"]["ovn_metadata_enabled"] == "False"
+
+
+def test_ovn_gives_the_route_without_its_agent_and_the_bridge_is_its_own(
+    devstack: Devstack,
+) -> None:
+    l3 = (devstack.root / L3).read_bytes()
+    ran = good(devstack.run(STACK, Q_AGENT="ovn", OVS_BRIDGE="br-other"))
+    loaded = conf.load([str(devstack.root / CONFIG)], prog="test").df_metadata
+    assert loaded.integration_bridge == "br-int"
+    assert loaded.ovsdb_connection == f"unix:{devstack.root}/run/db.sock"
+    assert loaded.identity_sources == ["ovsdb", "libvirt"]
+    assert devstack.ini(ML2)["ovn"]["ovn_metadata_enabled"] == "True"
+    assert devstack.ini(NOVA)["neutron"]["service_metadata_proxy"] == "True"
+    assert (devstack.root / L3).read_bytes() == l3
+    assert {"ovn-controller", "ovn-northd", "dfmeta-agent"} < ran.services
 
 
 def test_devstacks_settings_reach_the_configuration(devstack: Devstack) -> None:
@@ -196,13 +218,15 @@ def test_what_asks_neutron_is_installed_with_what_that_needs(devstack: Devstack)
     assert asking.called("setup_develop") == [f"setup_develop {checkout} neutron"]
 
 
-def test_neutrons_metadata_agent_is_switched_off_and_nothing_else(devstack: Devstack) -> None:
-    services = "n-api,q-svc,q-agt,q-dhcp,q-l3,{},n-cpu"
-    for name in ("q-meta", "neutron-metadata-agent"):
-        ran = good(devstack.run([], ENABLED_SERVICES=services.format(name)))
-        assert ran.services == {
-            *("n-api", "n-cpu", "q-svc", "q-agt", "q-dhcp", "q-l3", "dfmeta-agent")
-        }
+def test_metadata_agents_are_switched_off_and_nothing_else(devstack: Devstack) -> None:
+    agents = ("q-meta", "q-ovn-metadata-agent", "q-ovn-agent")
+    names = {*agents, *(name.replace("q-", "neutron-") for name in agents[1:])}
+    services = ",".join(sorted({"n-cpu", "q-svc", "neutron-metadata-agent", *names}))
+    ran = good(devstack.run([], Q_AGENT="ovn", ENABLED_SERVICES=services))
+    assert ran.services == {"n-cpu", "q-svc", "dfmeta-agent"}
+    extensions = "metadata,ovn-bgp"
+    ran = good(devstack.run([], Q_AGENT="ovn", OVN_AGENT_EXTENSIONS=extensions))
+    assert "q-ovn-agent" in ran.services, "another extension needs it"
 
 
 def test_a_secret_is_drawn_once_and_is_the_same_on_both_sides(devstack: Devstack) -> None:
@@ -226,8 +250,8 @@ def test_the_log_has_no_secret_and_traces_the_phases(devstack: Devstack) -> None
     assert not [call for call in ran.calls if SECRET in call]
 
 
-def test_the_daemon_is_started_as_root_awaited_and_stopped(devstack: Devstack) -> None:
-    ran = good(devstack.run([*STACK, "unstack"], DFMETA_ADMIN_LISTEN="127.0.0.1:9000"))
+def test_the_daemon_is_started_as_root_and_awaited(devstack: Devstack) -> None:
+    ran = good(devstack.run(STACK, DFMETA_ADMIN_LISTEN="127.0.0.1:9000"))
     program, config = devstack.root / "bin/dfmeta-agent", devstack.root / CONFIG
     command = f"{program} --config-file {config}"
     assert ran.called("run_process") == [
@@ -236,38 +260,35 @@ def test_the_daemon_is_started_as_root_awaited_and_stopped(devstack: Devstack) -
     (waited,) = ran.called("test_with_retry")
     assert "http://127.0.0.1:9000/healthz/readiness" in waited
     assert waited.endswith("seconds=60")
-    assert ran.called("stop_process") == ["stop_process dfmeta-agent"]
 
 
-def test_cleaning_removes_files_of_dfmeta_alone(devstack: Devstack) -> None:
+def test_unstack_restores_the_host_while_there_is_a_bridge(devstack: Devstack) -> None:
     before = devstack.files().keys()
     good(devstack.run(STACK))
     (devstack.root / "data/dfmeta").mkdir()
-    ran = good(devstack.run(["unstack", "clean"]))
     program, config = devstack.root / "bin/dfmeta-agent", devstack.root / CONFIG
-    assert f"sudo {program} --config-file {config} --cleanup" in ran.calls
+    devstack.program(status=1)
+    assert good(devstack.run(["unstack"])).called("warn")
+    assert config.exists(), "a clean-up that failed can be repeated"
+    devstack.program(status=0)
+    ran = good(devstack.run(["unstack"]))
+    assert ran.calls[:2] == (
+        "stop_process dfmeta-agent",
+        f"sudo {program} --config-file {config} --cleanup",
+    )
+    assert not config.exists()
+    assert not [call for call in good(devstack.run(["clean"])).calls if "--cleanup" in call]
     assert devstack.files().keys() == before
     good(devstack.run(STACK))
     other = devstack.root / "etc/dfmeta/tokens"
     other.write_text("")
     good(devstack.run(["clean"]))
-    assert other.exists()
-    assert not (devstack.root / CONFIG).exists()
-
-
-def test_a_clean_up_that_fails_can_be_repeated(devstack: Devstack) -> None:
-    good(devstack.run(STACK))
-    devstack.program(status=1)
-    failed = good(devstack.run(["clean"]))
-    assert failed.called("warn")
-    assert (devstack.root / CONFIG).exists()
-    devstack.program(status=0)
-    assert not good(devstack.run(["clean"])).called("warn")
-    assert not (devstack.root / CONFIG).exists()
+    assert other.exists(), "a file of somebody else"
+    assert not config.exists()
 
 
 def test_a_host_without_guests_tells_nova_and_runs_nothing(devstack: Devstack) -> None:
-    ran = good(devstack.run(LIFE, DISABLED_SERVICES="dfmeta-agent", Q_AGENT="ovn"))
+    ran = good(devstack.run(LIFE, DISABLED_SERVICES="dfmeta-agent", Q_AGENT="linuxbridge"))
     assert not ran.called("run_process")
     assert not ran.called("setup_develop")
     assert not (devstack.root / CONFIG).exists()
@@ -279,7 +300,8 @@ def test_a_host_without_guests_tells_nova_and_runs_nothing(devstack: Devstack) -
 
 
 WRONG: list[tuple[str, dict[str, str], str]] = [
-    ("pre-install", {"Q_AGENT": "ovn"}, "Q_AGENT=openvswitch"),
+    ("pre-install", {"Q_AGENT": "linuxbridge"}, "Q_AGENT=openvswitch"),
+    ("pre-install", {"PYTHON3_VERSION": "3.9"}, "Python 3.11"),
     ("pre-install", {"DFMETA_NOVA_METADATA_PROTOCOL": "tls"}, "'tls'"),
     ("pre-install", {"DFMETA_NOVA_METADATA_PORT": "metadata"}, "'metadata'"),
     (
@@ -298,3 +320,14 @@ def test_settings_that_cannot_work_end_it_with_a_line_that_says_why(devstack: De
         assert ran.status == 1, word
         assert last.startswith("[ERROR] "), word
         assert word in last
+
+
+def test_constraints_of_an_older_openstack_end_it(devstack: Devstack) -> None:
+    constraints = devstack.root / CONSTRAINTS
+    for text in ("os-ken===4.2.2\n", "os-ken===10.0\n", "-e file:///stack/os-ken#egg=os_ken\n"):
+        constraints.write_text(text)
+        good(devstack.run(["stack pre-install"]))
+    constraints.write_text("os-ken===3.0.2\n")
+    ran = devstack.run(["stack pre-install"])
+    assert ran.status == 1
+    assert "os-ken 3.1 or newer (OpenStack's constraints have 3.0.2): use" in ran.trace
