@@ -154,9 +154,9 @@ def _alone(world: World, single: int, at_once: int) -> dict[str, dict[str, float
     def add(count: int) -> None:
         port = {"network_id": world.network, "project_id": PROJECT}
         reply = world.server.ask("POST", "ports", {"ports": [port] * count})
-        ids = [item["id"] for item in reply.document["ports"]]
+        ids = [port["id"] for port in reply.document["ports"]]
         made.extend(ids)
-        _of_trunk(world, "add_subports", [_subport(item, next(vids)) for item in ids])
+        _of_trunk(world, "add_subports", [_subport(port_id, next(vids)) for port_id in ids])
 
     def delete() -> None:
         port_id = made.pop()
@@ -218,24 +218,24 @@ def _ask(vm: Guest, method: str, container: str, status: int) -> None:
 
 
 def _plugins(count: int) -> dict[str, dict[str, float]]:
-    result: dict[str, Times] = {}
+    measured: dict[str, Times] = {}
     with ExitStack() as stack:
         vm = stack.enter_context(Vm())
         containers = [stack.enter_context(Namespace(f"pod{n}")) for n in range(count)]
         for verb in ("ADD", "DEL"):
-            result[f"dfmeta-cni {verb}"] = [
-                _timed(partial(_call, vm, verb, f"c{n}", path(item)))
-                for n, item in enumerate(containers)
+            measured[f"dfmeta-cni {verb}"] = [
+                _timed(partial(_call, vm, verb, f"c{n}", path(namespace)))
+                for n, namespace in enumerate(containers)
             ]
-        result["dfmeta-cni STATUS"] = [_timed(partial(_call, vm, "STATUS")) for _ in range(count)]
+        measured["dfmeta-cni STATUS"] = [_timed(partial(_call, vm, "STATUS")) for _ in range(count)]
         empty = [sys.executable, "-I", "-S", "-c", "pass"]
-        result["Python"] = [_timed(lambda: vm.inside.run(empty)) for _ in range(count)]
+        measured["Python"] = [_timed(lambda: vm.inside.run(empty)) for _ in range(count)]
         for verb in ("ADD", "DEL"):
-            result[f"bridge, host-local {verb}"] = [
-                _timed(partial(_reference, vm, verb, f"r{n}", item))
-                for n, item in enumerate(containers)
+            measured[f"bridge, host-local {verb}"] = [
+                _timed(partial(_reference, vm, verb, f"r{n}", namespace))
+                for n, namespace in enumerate(containers)
             ]
-    return {what: _of(times) for what, times in result.items()}
+    return {what: _of(times) for what, times in measured.items()}
 
 
 def _call(vm: Vm, verb: str, *words: str) -> None:

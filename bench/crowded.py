@@ -83,7 +83,7 @@ def haproxy_of(agent: Agent) -> int:
     :raises ValueError: there is not exactly one.
     """
     children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-    (result,) = (int(item) for item in children if _name(item) == "haproxy")
+    (result,) = (int(pid) for pid in children if _name(pid) == "haproxy")
     return result
 
 

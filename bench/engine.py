@@ -31,7 +31,7 @@ from bench.throughput import (
     ask,
     crowded_place,
     median,
-    ofport_claims,
+    proxy_starts,
     usual_place,
     warm_up,
 )
@@ -72,7 +72,7 @@ class Comparison:
 
 def measure(*, turns: int = TURNS) -> dict[str, Any]:
     """Return the report on all pairs; see :meth:`Comparison.report`."""
-    starts = ofport_claims()
+    starts = proxy_starts()
     with ExitStack() as stack:
         # Only one daemon runs on a host.
         others = usual_place(stack)
@@ -84,7 +84,7 @@ def measure(*, turns: int = TURNS) -> dict[str, Any]:
         for place, proxy in running.values():
             warm_up(place.direct, proxy)
         comparison = Comparison(running)
-        for load in (item for item in LOADS if item.name in TWO_LOADS):
+        for load in (load for load in LOADS if load.name in TWO_LOADS):
             for turn in range(turns):
                 print(f"engine haproxy, {load.name}: turn {turn + 1} of {turns}", flush=True)
                 for pair in PAIRS:

@@ -91,9 +91,9 @@ def measure(hostile: int, workers: int, wanted: Sequence[str]) -> dict[str, dict
         for guest in (*greedy, known):
             agent.ctl("store", "put", guest.instance_id, "--json", str(document))
             guest.http_many(50, path=PATH)
-        for turn, name in itertools.product(range(ROUNDS), wanted):
-            for one in (QUIET, name):
-                what, _, elsewhere = one.partition(" ")
+        for turn, hostile_situation in itertools.product(range(ROUNDS), wanted):
+            for situation in (QUIET, hostile_situation):
+                what, _, elsewhere = situation.partition(" ")
                 kind, path = KINDS.get(what, ("asks", PATH))
                 with ExitStack() as floods:
                     fresh = floods.enter_context(Guest(host, "fresh"))
@@ -108,15 +108,15 @@ def measure(hostile: int, workers: int, wanted: Sequence[str]) -> dict[str, dict
                         floods.enter_context(
                             Greedy(guest, kind, wanted=AT_ONCE, path=path, **target)
                         )
-                        for guest in (() if one == QUIET else greedy)
+                        for guest in (() if situation == QUIET else greedy)
                     ]
                     began = time.monotonic()
                     taken = take(agent, known, fresh)
                     opened = sum(flood.finish().opened for flood in running)
                     opened_a_second = opened / (time.monotonic() - began)
-                    result[one].append(replace(taken, opened=opened_a_second))
-                print(f"{turn + 1} of {ROUNDS}: {one}", flush=True)
-    rows = {name: figures(ones) for name, ones in result.items()}
+                    result[situation].append(replace(taken, opened=opened_a_second))
+                print(f"{turn + 1} of {ROUNDS}: {situation}", flush=True)
+    rows = {name: figures(measurements) for name, measurements in result.items()}
     for row in rows.values():
         for part in ("first p50", "first p90", "later p50"):
             row[f"{part} ratio"] = round(row[part] / rows[QUIET][part], 2)
@@ -161,21 +161,23 @@ def take(agent: Agent, known: Guest, fresh: Guest) -> Taken:
     )
 
 
-def figures(ones: Sequence[Taken]) -> dict[str, float]:
+def figures(measurements: Sequence[Taken]) -> dict[str, float]:
     """Return the values over all measurements of a situation."""
-    first = [sample for item in ones for sample in item.first]
-    later = [sample for item in ones for sample in item.later]
-    stalled, looks = (sum(column) for column in zip(*(item.stalls for item in ones), strict=True))
+    first = [sample for taken in measurements for sample in taken.first]
+    later = [sample for taken in measurements for sample in taken.later]
+    stalled, looks = (
+        sum(column) for column in zip(*(taken.stalls for taken in measurements), strict=True)
+    )
     return {
-        "first p50": quantile([item.seconds for item in first if item.status], 0.5),
-        "first p90": quantile([item.seconds for item in first if item.status], 0.9),
-        "later p50": quantile([item.seconds for item in later if item.status], 0.5),
-        "later p99": quantile([item.seconds for item in later if item.status], 0.99),
-        "failed": sum(not item.status for item in (*first, *later)),
+        "first p50": quantile([sample.seconds for sample in first if sample.status], 0.5),
+        "first p90": quantile([sample.seconds for sample in first if sample.status], 0.9),
+        "later p50": quantile([sample.seconds for sample in later if sample.status], 0.5),
+        "later p99": quantile([sample.seconds for sample in later if sample.status], 0.99),
+        "failed": sum(not sample.status for sample in (*first, *later)),
         "stall": round(1000 * stalled / max(looks, 1), 2),
-        "requests/s": round(statistics.mean(item.requests for item in ones)),
-        "opened/s": round(statistics.mean(item.opened for item in ones)),
-        "core %": round(100 * statistics.mean(item.share for item in ones)),
+        "requests/s": round(statistics.mean(taken.requests for taken in measurements)),
+        "opened/s": round(statistics.mean(taken.opened for taken in measurements)),
+        "core %": round(100 * statistics.mean(taken.share for taken in measurements)),
     }
 
 

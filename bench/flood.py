@@ -91,7 +91,9 @@ def asked(guests: Sequence[Guest]) -> dict[str, list[Sample]]:
     ):
         known.http_many(1, path=PATH, host=service)
         result[f"later{suffix}"] = known.http_many(LATER, path=PATH, host=service)
-        result[f"first{suffix}"] = [item for address in addresses for item in first(new, address)]
+        result[f"first{suffix}"] = [
+            sample for address in addresses for sample in first(new, address)
+        ]
     return result
 
 

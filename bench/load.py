@@ -71,7 +71,7 @@ def parse(output: str) -> Outcome:
     )
 
 
-def start(
+def start_wrk(
     namespace: Namespace, load: Load, url: str, *, seconds: int, users: int = 1
 ) -> subprocess.Popen[bytes]:
     """Start wrk.
@@ -87,7 +87,7 @@ def start(
     return namespace.spawn([*command, url], env={**environment(), **known}, stdout=subprocess.PIPE)
 
 
-def finish(process: subprocess.Popen[bytes], seconds: float) -> Outcome:
+def finish_wrk(process: subprocess.Popen[bytes], seconds: float) -> Outcome:
     """Wait until wrk ends, and return its results.
 
     :raises subprocess.TimeoutExpired: wrk did not end within 30 seconds after *seconds*.

@@ -101,7 +101,7 @@ def parse() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME",
-        choices=(*PARTS, *throughput.ofport_claims()),
+        choices=(*PARTS, *throughput.proxy_starts()),
         help=f"measure only this part ({', '.join(PARTS)}), or only this proxy together with "
         "haproxy and neutron (for IPv6 also with IPv4); "
         "may be given several times",
@@ -111,7 +111,7 @@ def parse() -> argparse.Namespace:
 
 def chosen(wanted: set[str]) -> Sequence[str]:
     """Return the proxies to measure, in the order of the table."""
-    every = throughput.ofport_claims()
+    every = throughput.proxy_starts()
     if not wanted or "throughput" in wanted:
         return list(every)
     named = wanted & set(every)

@@ -15,8 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from bench import load
-from bench.load import PATH, Load
+from bench.load import PATH, Load, finish_wrk, start_wrk
 from bench.packet_path import quantile
 from bench.programs import METADATA_IP
 from bench.stand import Stand
@@ -52,7 +51,7 @@ def measure(*, guests: int = GUESTS) -> dict[str, dict[str, float]]:
                 print(f"first SYN: {name}, {situation}", flush=True)
                 with stand.daemon(workers, forget=True), saturated(busy, keep) as rate:
                     times = first_syns(others)
-                answered = [item for item in times if item < TIMEOUT]
+                answered = [seconds for seconds in times if seconds < TIMEOUT]
                 figures[f"{name}, {situation}"] = {
                     "p50": quantile(answered, 0.5),
                     "p99": quantile(answered, 0.99),
@@ -78,7 +77,7 @@ def saturated(guest: Guest, keep: bool | None) -> Iterator[list[float]]:
     if keep is None:
         yield rate
         return
-    process = load.start(
+    process = start_wrk(
         guest.namespace,
         Load(clients=CONNECTIONS, keep=keep),
         f"http://{METADATA_IP}{PATH}",
@@ -90,7 +89,7 @@ def saturated(guest: Guest, keep: bool | None) -> Iterator[list[float]]:
         yield rate
         # SIGINT ends wrk as the end of its duration does.
         process.send_signal(2)
-        rate.append(load.finish(process, TIMEOUT).rate)
+        rate.append(finish_wrk(process, TIMEOUT).rate)
     finally:
         process.kill()
         process.wait()

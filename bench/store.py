@@ -48,8 +48,8 @@ def main() -> None:
         }
     if "writes" in wanted:
         report["store writes"] = {
-            name: asdict(item)
-            for name, item in store_writes.measure(rounds=rounds, seconds=seconds).items()
+            name: asdict(writes)
+            for name, writes in store_writes.measure(rounds=rounds, seconds=seconds).items()
         }
     finish(report, lambda own: (table for _part, table in store_tables.tables(own)), options.json)
 

@@ -28,7 +28,7 @@ CONTENDERS = {
 """Name → the backend, and ``proxy_workers``."""
 ITEMS = {"meta_data.json": PATH, "local-hostname": "/latest/meta-data/local-hostname"}
 LOADS = tuple(Load(clients=clients, keep=keep) for keep in (False, True) for clients in (1, 32))
-GUESTS = max(item.threads for item in LOADS)
+GUESTS = max(load.threads for load in LOADS)
 RECORDS = 200
 """Records in each database. The first ones are the guests'."""
 USERDATA = b"#cloud-config\n".ljust(16384, b"#")
@@ -40,7 +40,7 @@ Figures = dict[str, dict[str, dict[str, Cell]]]
 
 
 def measure(*, rounds: int, seconds: int) -> Figures:
-    """Measure all ofport_claims. Values are medians of all rounds; failures are added up."""
+    """Measure all contenders. Values are medians of all rounds; failures are added up."""
     cells: dict[str, dict[str, dict[str, list[Cell]]]] = {
         name: {item: {item.name: [] for item in LOADS} for item in ITEMS} for name in CONTENDERS
     }
@@ -60,14 +60,12 @@ def measure(*, rounds: int, seconds: int) -> Figures:
                     for item, path in ITEMS.items():
                         wanted = expected(backend)[item]
                         throughput.warm_up(direct, running, path=path, wanted=wanted)
-                        for thread in LOADS:
-                            found = throughput.ask(
-                                direct, running, thread, seconds=seconds, path=path
-                            )
-                            cells[name][item][thread.name].append(found)
+                        for load in LOADS:
+                            cell = throughput.ask(direct, running, load, seconds=seconds, path=path)
+                            cells[name][item][load.name].append(cell)
     return {
         name: {
-            item: {each: throughput.median(result) for each, result in loads.items()}
+            item: {load: throughput.median(turns) for load, turns in loads.items()}
             for item, loads in items.items()
         }
         for name, items in cells.items()

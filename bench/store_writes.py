@@ -72,7 +72,7 @@ def measure(*, rounds: int, seconds: int) -> dict[str, Writes]:
                     print(f"round {turn + 1} of {rounds}: {name}", flush=True)
                     with start(stand, url) as write:
                         result.setdefault(name, []).append(press(write, seconds))
-    return {name: median(each) for name, each in result.items()}
+    return {name: median(turns) for name, turns in result.items()}
 
 
 @contextmanager
@@ -191,13 +191,13 @@ def _client(write: Write, client: int, until: float, tally: _Tally) -> None:
             tally.failed += 1
 
 
-def median(found: list[Writes]) -> Writes:
+def median(results: list[Writes]) -> Writes:
     """Return the median of each value; writes and failures are added up."""
     return Writes(
-        rate=statistics.median(item.rate for item in found),
-        rates=[item.rate for item in found],
-        p50=statistics.median(item.p50 for item in found),
-        p99=statistics.median(item.p99 for item in found),
-        writes=sum(item.writes for item in found),
-        failed=sum(item.failed for item in found),
+        rate=statistics.median(result.rate for result in results),
+        rates=[result.rate for result in results],
+        p50=statistics.median(result.p50 for result in results),
+        p99=statistics.median(result.p99 for result in results),
+        writes=sum(result.writes for result in results),
+        failed=sum(result.failed for result in results),
     )

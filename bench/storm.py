@@ -124,8 +124,8 @@ def storm(guests: Sequence[Guest], pids: Sequence[int]) -> Storm:
     crawls = []
     for guest in guests:
         sockets = [guest.namespace.open_socket() for _path in PATHS]
-        for item in sockets:
-            item.setblocking(False)
+        for sock in sockets:
+            sock.setblocking(False)
         crawls.append(Crawl(sockets, selector))
     cpu, own, began = processes.cpu_seconds(pids), time.process_time(), time.monotonic()
     for crawl in crawls:
@@ -193,7 +193,7 @@ def _peer(stand: Stand, proxy: Guest, make: Callable[..., Program]) -> Iterator[
 
 
 def _median(storms: Sequence[Storm]) -> dict[str, float]:
-    rows: list[Mapping[str, float]] = [asdict(item) for item in storms]
+    rows: list[Mapping[str, float]] = [asdict(storm) for storm in storms]
     figures = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
     return {
         **figures,

@@ -47,11 +47,11 @@ def tables(report: Report) -> Iterator[Table]:
         yield _pairs(report)
 
 
-def target_table(found: Iterable[Target]) -> Table:
+def target_table(measured: Iterable[Target]) -> Table:
     """Return a table of targets, and whether each is met."""
     rows = [
-        (item.name, number(item.value), item.wanted, "met" if item.met else "missed")
-        for item in found
+        (target.name, number(target.value), target.wanted, "met" if target.met else "missed")
+        for target in measured
     ]
     return Table(title="Targets", columns=("target", "measured", "required", "result"), rows=rows)
 

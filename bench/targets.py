@@ -115,7 +115,7 @@ def ratio_in_rounds(report: Report, name: str, other: str, load: str) -> float:
     """
     rows = report.get("throughput", {})
     try:
-        pairs = zip(*(rows[item][load]["rates"] for item in (name, other)), strict=True)
+        pairs = zip(*(rows[proxy][load]["rates"] for proxy in (name, other)), strict=True)
         return float(statistics.median(mine / theirs for mine, theirs in pairs))
     except (KeyError, ZeroDivisionError):
         return float("nan")
@@ -123,7 +123,7 @@ def ratio_in_rounds(report: Report, name: str, other: str, load: str) -> float:
 
 def targets(report: Report) -> list[Target]:
     """Return the targets that the run has measured."""
-    return [item for item in _all(report) if item.value == item.value]
+    return [target for target in _all(report) if target.value == target.value]
 
 
 def _all(report: Report) -> Iterator[Target]:

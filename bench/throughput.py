@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address
 
-from bench import load, peers, processes
+from bench import peers, processes
 from bench.crowded import Crowded
 from bench.direct import Direct
-from bench.load import PATH, Load
+from bench.load import PATH, Load, finish_wrk, start_wrk
 from bench.programs import METADATA_IP, Program
 from bench.stand import PORT, Stand
 from bench.targets import (
@@ -35,7 +35,7 @@ from tests.harness.netns import Namespace
 LOADS = tuple(
     Load(clients=clients, keep=keep) for keep in (False, True) for clients in (1, 32, 256)
 )
-GUESTS = max(item.threads for item in LOADS)
+GUESTS = max(load.threads for load in LOADS)
 PEER_PORT = 18081
 WARM_UP = 1
 INSTANCES = (10, 200, 1000)
@@ -72,7 +72,7 @@ class Place:
 Start = Callable[[Place], AbstractContextManager[Running]]
 
 
-def ofport_claims() -> dict[str, Start]:
+def proxy_starts() -> dict[str, Start]:
     """Return the function that starts each proxy, by the proxy's name."""
     result: dict[str, Start] = {
         IN_PROCESS: _dfmeta(0),
@@ -159,9 +159,9 @@ class Cell:
 
 def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dict[str, Cell]]:
     """Return, for each proxy and load, medians of all rounds; failures are added up."""
-    starts = ofport_claims()
+    starts = proxy_starts()
     cells: dict[str, dict[str, list[Cell]]] = {
-        name: {item.name: [] for item in LOADS} for name in names
+        name: {load.name: [] for load in LOADS} for name in names
     }
     with ExitStack() as stack:
         usual = usual_place(stack)
@@ -174,11 +174,11 @@ def measure(names: Sequence[str], *, rounds: int, seconds: int) -> dict[str, dic
                 place = crowded if name == IN_HAPROXY_CROWD else usual
                 with starts[name](place) as running:
                     warm_up(place.direct, running)
-                    for thread in LOADS:
-                        cell = ask(place.direct, running, thread, seconds=seconds)
-                        cells[name][thread.name].append(cell)
+                    for load in LOADS:
+                        cell = ask(place.direct, running, load, seconds=seconds)
+                        cells[name][load.name].append(cell)
     return {
-        name: {each: median(result) for each, result in loads.items()}
+        name: {load: median(turns) for load, turns in loads.items()}
         for name, loads in cells.items()
     }
 
@@ -219,18 +219,18 @@ def warm_up(
     ask(direct, running, Load(clients=8, keep=False), seconds=WARM_UP, path=path)
 
 
-def ask(direct: Direct, running: Running, one: Load, *, seconds: int, path: str = PATH) -> Cell:
+def ask(direct: Direct, running: Running, load: Load, *, seconds: int, path: str = PATH) -> Cell:
     """Measure a proxy under one load."""
     cpu, idle = processes.cpu_seconds(running.pids), processes.idle_seconds()
     resent = direct.resent()
-    process = load.start(
+    process = start_wrk(
         direct.namespace,
-        one,
+        load,
         f"http://{bracketed(running.host)}:{running.port}{path}",
         seconds=seconds,
-        users=1 if running.one_source else one.threads,
+        users=1 if running.one_source else load.threads,
     )
-    outcome = load.finish(process, seconds)
+    outcome = finish_wrk(process, seconds)
     cpu = processes.cpu_seconds(running.pids) - cpu
     return Cell(
         rate=outcome.rate,
