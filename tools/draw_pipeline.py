@@ -122,7 +122,7 @@ def in_order(stage: Stage) -> list[Purpose]:
 
 def has_last(stage: Stage) -> bool:
     """Return whether a flow of that table matches all packets that no other flow matches."""
-    return any(item.priority is Priority.DROP for item in in_order(stage))
+    return any(flow.priority is Priority.DROP for flow in in_order(stage))
 
 
 def label(purpose: Purpose) -> str:

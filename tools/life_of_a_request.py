@@ -88,8 +88,8 @@ def conversation(log: str) -> str:
     :param log: the log of ovs-vswitchd, with OpenFlow messages.
     """
     starts = [*_OPENFLOW.finditer(log)]
-    ends = [item.start() for item in starts[1:]] + [len(log)]
-    messages = [(item[1], log[item.end() : end]) for item, end in zip(starts, ends, strict=True)]
+    ends = [match.start() for match in starts[1:]] + [len(log)]
+    messages = [(match[1], log[match.end() : end]) for match, end in zip(starts, ends, strict=True)]
     message = next(connection for connection, text in messages if "OFPT_PACKET_IN" in text)
     kept = ""
     for connection, text in messages:

@@ -182,19 +182,19 @@ def _judge(core: Core, mutants: Iterable[Mutant]) -> Iterator[Result]:
     """Yield the result of each mutant, and print those that are not killed."""
     with ThreadPoolExecutor(2) as pool:
         results = []
-        for one in pool.map(core.judge, mutants):
-            results.append(one)
-            if one.state != "killed":
-                _show(one)
+        for result in pool.map(core.judge, mutants):
+            results.append(result)
+            if result.state != "killed":
+                _show(result)
     # A test that fails without a mutant as well has killed none.
-    failures = core.failures(sorted({item.killer for item in results if "::" in item.killer}))
-    for one in results:
-        if one.state == "killed" and one.killer in failures:
-            doubtful = one._replace(state="doubtful")
+    failures = core.failures(sorted({result.killer for result in results if "::" in result.killer}))
+    for result in results:
+        if result.state == "killed" and result.killer in failures:
+            doubtful = result._replace(state="doubtful")
             _show(doubtful)
             yield doubtful
         else:
-            yield one
+            yield result
 
 
 def main() -> None:
@@ -224,7 +224,7 @@ def main() -> None:
         folder = given.map or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(exist_ok=True)
         core = Core(root, folder)
-        counts = Counter(item.state for item in _judge(core, mutants))
+        counts = Counter(result.state for result in _judge(core, mutants))
     reached = counts["killed"] + counts["survived"]
     print(", ".join(f"{state} {number}" for state, number in counts.most_common()))
     for of, number in (("all", reached + counts["not reached"]), ("those reached", reached)):

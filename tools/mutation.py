@@ -27,7 +27,7 @@ _LINES: Final = 300
 _EXCLUDED: Final = ("dfmeta/conf/", "dfmeta/metrics.py", "dfmeta/store/db/migrations/")
 """Declarations, of which texts are the most part."""
 _TURNED: Final[dict[type[ast.AST], type[ast.AST]]] = {
-    item: other
+    operator: opposite
     for pair in [
         (ast.Eq, ast.NotEq),
         (ast.Lt, ast.GtE),
@@ -40,7 +40,7 @@ _TURNED: Final[dict[type[ast.AST], type[ast.AST]]] = {
         (ast.LShift, ast.RShift),
         (ast.BitOr, ast.BitAnd),
     ]
-    for item, other in (pair, pair[::-1])
+    for operator, opposite in (pair, pair[::-1])
 }
 _LOG: Final = re.compile(r"(self\.)?_?log\b|complain|warnings\.", re.IGNORECASE)
 """Calls whose effect is a text for an operator."""
@@ -71,25 +71,25 @@ class Mutant(NamedTuple):
 def mutants_of(file: str, tree: ast.Module) -> Iterator[tuple[Mutant, int]]:
     """Yield the mutants of a module and their lines; meanwhile the tree is the mutant's."""
     seen: Counter[tuple[str, ...]] = Counter()
-    for function, body, place, item in _statements(tree, ""):
-        before = _head(item)
-        for kind in _changes(body, place, item):
+    for function, body, place, statement in _statements(tree, ""):
+        before = _head(statement)
+        for kind in _changes(body, place, statement):
             key = (file, function, kind, before, _head(body[place]))
             if not re.search(r"[\n\t]", before) and before != key[-1]:
-                yield Mutant(*key, seen[key]), item.lineno
+                yield Mutant(*key, seen[key]), statement.lineno
                 seen[key] += 1
 
 
 def _statements(of: Any, name: str) -> Iterator[tuple[str, list[ast.stmt], int, ast.stmt]]:
     for field in ("body", "orelse", "finalbody"):
         body = getattr(of, field, [])
-        for place, item in enumerate(body):
-            if isinstance(item, ast.FunctionDef | ast.ClassDef):
-                yield from _statements(item, f"{name}.{item.name}".lstrip("."))
-            elif "TYPE_CHECKING" not in _head(item):
-                if not isinstance(of, ast.Module | ast.ClassDef) or _is_number(item):
-                    yield name, body, place, item
-                yield from _statements(item, name)
+        for place, statement in enumerate(body):
+            if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                yield from _statements(statement, f"{name}.{statement.name}".lstrip("."))
+            elif "TYPE_CHECKING" not in _head(statement):
+                if not isinstance(of, ast.Module | ast.ClassDef) or _is_number(statement):
+                    yield name, body, place, statement
+                yield from _statements(statement, name)
     for part in (*getattr(of, "handlers", ()), *getattr(of, "cases", ())):
         yield from _statements(part, name)
 
@@ -137,29 +137,29 @@ def _text(call: ast.Call) -> str:
 def _expressions(of: ast.AST) -> Iterator[str]:
     for field, value in ast.iter_fields(of):
         values = value if isinstance(value, list) else [value]
-        for number, item in enumerate(values):
-            if field in _TYPES or not isinstance(item, _PARTS) or isinstance(item, ast.JoinedStr):
+        for number, node in enumerate(values):
+            if field in _TYPES or not isinstance(node, _PARTS) or isinstance(node, ast.JoinedStr):
                 continue
             where: tuple[Any, Any] = (value, number) if isinstance(value, list) else (of, field)
             condition = field in ("test", "ifs")
-            match item:
+            match node:
                 case ast.Compare(ops=[turned]):
-                    yield from _put(item.ops, 0, _TURNED[type(turned)](), "comparison")
+                    yield from _put(node.ops, 0, _TURNED[type(turned)](), "comparison")
                 case ast.BoolOp():
-                    yield from _put(item, "op", _TURNED[type(item.op)](), "and/or")
+                    yield from _put(node, "op", _TURNED[type(node.op)](), "and/or")
                 case ast.UnaryOp(op=ast.Not()):
-                    yield from _put(*where, item.operand, "not dropped")
+                    yield from _put(*where, node.operand, "not dropped")
                 case ast.Name() | ast.Attribute() | ast.Call() if condition:
-                    yield from _put(*where, ast.UnaryOp(ast.Not(), item), "not added")
-                case ast.BinOp() if type(item.op) in _TURNED and not _is_text(item):
-                    yield from _put(item, "op", _TURNED[type(item.op)](), "arithmetic")
+                    yield from _put(*where, ast.UnaryOp(ast.Not(), node), "not added")
+                case ast.BinOp() if type(node.op) in _TURNED and not _is_text(node):
+                    yield from _put(node, "op", _TURNED[type(node.op)](), "arithmetic")
                 case ast.Constant(value=bool() as constant):
                     yield from _put(*where, ast.Constant(not constant), "constant")
                 case ast.Constant(value=int() | float() as constant):
                     yield from _put(*where, ast.Constant(constant + 1), "constant")
                 case ast.Constant(value=str() as text) if isinstance(of, ast.Compare) and text:
                     yield from _put(*where, ast.Constant(text + "x"), "constant")
-            yield from _expressions(item)
+            yield from _expressions(node)
 
 
 def _is_text(one: ast.BinOp) -> bool:
@@ -201,8 +201,8 @@ def listed(root: Path, number: int, only: str = "") -> list[Mutant]:
 def change(mutant: Mutant, source: bytes) -> tuple[ast.Module, int] | None:
     """Return the mutant's module and line; None if the module has no such statement."""
     tree = ast.parse(source)
-    for item, line in mutants_of(mutant.file, tree):
-        if item == mutant:
+    for candidate, line in mutants_of(mutant.file, tree):
+        if candidate == mutant:
             return ast.fix_missing_locations(tree), line
     return None
 

@@ -147,15 +147,15 @@ def core(outcome: Outcome, *arguments: str) -> None:
 def host(outcome: Outcome) -> None:
     """Run the tests of host, and those that failed once more, alone."""
     failed = outcome.pytest("tests/host", *_spread("host"), "--timeout=180")
-    names = list(dict.fromkeys(item.name.partition(" (")[0] for item in failed))
+    names = list(dict.fromkeys(failure.name.partition(" (")[0] for failure in failed))
     again = len(names) <= RETRIED and not any(_is_changed(name) for name in names)
     if not names or not again:
         outcome.failed += failed
         return
     second = outcome.pytest(*names, "--timeout=180", "-n0")
     outcome.failed += second
-    twice = {item.name.partition(" (")[0] for item in second}
-    outcome.flaky = [item for item in failed if item.name.partition(" (")[0] not in twice]
+    twice = {failure.name.partition(" (")[0] for failure in second}
+    outcome.flaky = [failure for failure in failed if failure.name.partition(" (")[0] not in twice]
     _keep(outcome.flaky)
 
 
@@ -172,8 +172,8 @@ def _keep(flaky: Iterable[failures.Failure]) -> None:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     commit = _git("rev-parse", "--short", "HEAD").strip()
     with FLAKY.open("a", encoding="utf-8") as file:
-        for item in flaky:
-            row = {"time": now, "test": item.name, "commit": commit, "error": item.error}
+        for failure in flaky:
+            row = {"time": now, "test": failure.name, "commit": commit, "error": failure.error}
             file.write(json.dumps(row) + "\n")
 
 
@@ -208,12 +208,12 @@ def changed(outcome: Outcome, ref: str) -> None:
     reaching = reach.tests_of(reach.load(REACH), changed_lines(ref))
     tests = [change for change in changed_files(ref) if re.search(r"(^|/)test_\w+\.py$", change)]
     present = [test for test in tests if (ROOT / test).exists()]
-    chosen = [item for item in reaching if item.partition("::")[0] not in present]
-    chosen = sorted(item for item in chosen if (ROOT / item.partition("::")[0]).exists())
-    chosen += [item for item in present if item.startswith("tests/core/")]
+    chosen = [test for test in reaching if test.partition("::")[0] not in present]
+    chosen = sorted(test for test in chosen if (ROOT / test.partition("::")[0]).exists())
+    chosen += [test for test in present if test.startswith("tests/core/")]
     if chosen:
         core(outcome, *chosen)
-    if others := [item for item in present if not item.startswith("tests/core/")]:
+    if others := [test for test in present if not test.startswith("tests/core/")]:
         outcome.failed += outcome.pytest(*others, *_spread("host"), "--timeout=180")
 
 

@@ -64,7 +64,7 @@ class Authority:
         certificate = (
             self._builder(subject, key, end)
             .add_extension(
-                x509.SubjectAlternativeName([_alternative(item) for item in (name, *others)]),
+                x509.SubjectAlternativeName([_alternative(host) for host in (name, *others)]),
                 critical=False,
             )
             .add_extension(issuer_key, critical=False)

@@ -53,8 +53,8 @@ class Container(Guest):
             self.namespace.ip(
                 f"addr add {self.interface} dev {self.device}", *self._route_commands()
             )
-            for item in address6:
-                self.add_address6(item)
+            for interface6 in address6:
+                self.add_address6(interface6)
             self._tagger = Script(parent.namespace, "tagger", parent.device, str(vid), inner)
             self._tagger.__enter__()
         except BaseException:

@@ -100,7 +100,7 @@ def printed(failures: Iterable[Failure]) -> Iterator[str]:
         if len(lines) > LINES:
             yield "..."
         yield from lines[-LINES:]
-    yield from (f"FAILED {item.name}" for item in result)
+    yield from (f"FAILED {failure.name}" for failure in result)
 
 
 if __name__ == "__main__":

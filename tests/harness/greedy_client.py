@@ -76,14 +76,14 @@ class Client:
 
     def _fill(self) -> None:
         while self.refills and len(self._open) < self.wanted:
-            item = socket.socket()
-            item.setblocking(False)
+            sock = socket.socket()
+            sock.setblocking(False)
             if self.kind == "unread":
-                item.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
-            item.connect_ex(self.address)
-            self._open[item.fileno()] = (item, self._bytes())
-            self._connecting.add(item.fileno())
-            self._poll.register(item.fileno(), select.POLLOUT)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
+            sock.connect_ex(self.address)
+            self._open[sock.fileno()] = (sock, self._bytes())
+            self._connecting.add(sock.fileno())
+            self._poll.register(sock.fileno(), select.POLLOUT)
 
     def _bytes(self) -> list[bytes]:
         """Return the pieces to send, the last piece first."""
@@ -113,8 +113,8 @@ class Client:
     def _connected(self, number: int) -> None:
         self._connecting.discard(number)
         self.opened += 1
-        item, _rest = self._open[number]
-        if item.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        sock, _rest = self._open[number]
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._end(number)
         else:
             # A client that reads nothing waits only for a reset.
@@ -126,9 +126,9 @@ class Client:
         if self.kind in ASKING:
             self._take(number)
             return
-        item, _rest = self._open[number]
+        sock, _rest = self._open[number]
         try:
-            over = self.kind == "unread" or not item.recv(SMALL)
+            over = self.kind == "unread" or not sock.recv(SMALL)
         except OSError:
             over = True
         if over:
@@ -136,11 +136,11 @@ class Client:
 
     def _take(self, number: int) -> None:
         """Continue to send a request, or send another one when the answer is complete."""
-        item, rest = self._open[number]
+        sock, rest = self._open[number]
         try:
             if rest:
                 self._send(number)
-            data = item.recv(LARGE)
+            data = sock.recv(LARGE)
         except BlockingIOError:
             return
         except OSError:
@@ -158,31 +158,31 @@ class Client:
 
     def _drip(self) -> None:
         if self.kind in ("head", "body"):
-            for number in [item for item in self._open if item not in self._connecting]:
+            for number in [fd for fd in self._open if fd not in self._connecting]:
                 self._send(number)
 
     def _send(self, number: int) -> None:
-        item, rest = self._open[number]
+        sock, rest = self._open[number]
         with contextlib.suppress(OSError):
             if rest and self.kind in ASKING:
-                rest[0] = rest[0][item.send(rest[0]) :]
+                rest[0] = rest[0][sock.send(rest[0]) :]
                 if not rest[0]:
                     rest.clear()
                     self._poll.modify(number, select.POLLIN)
             elif rest:
-                item.send(rest.pop())
+                sock.send(rest.pop())
             elif self.kind in ("head", "body"):
-                item.send(b"x")
+                sock.send(b"x")
 
     def _end(self, number: int) -> None:
         self.ended += 1
         self._close(number)
 
     def _close(self, number: int) -> None:
-        item, _rest = self._open.pop(number)
+        sock, _rest = self._open.pop(number)
         self._read.pop(number, None)
         self._poll.unregister(number)
-        item.close()
+        sock.close()
 
 
 def whole(answer: bytes) -> bool:

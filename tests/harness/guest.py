@@ -148,7 +148,9 @@ class Guest(Closing):
         try:
             self.namespace.setting("net/ipv6/conf/default/accept_dad", "0")
             lines = [f"addr add {self.interface} dev {self.device}", *self._route_commands()]
-            lines += [line for item in address6 for line in self._address6_commands(item)]
+            lines += [
+                line for interface6 in address6 for line in self._address6_commands(interface6)
+            ]
             ends = (host.namespace, self.port, self.namespace, self.device)
             netns.veth(*ends, mac=self.mac, then=lines)
             if plug:

@@ -26,7 +26,7 @@ def meaning(config: dict[str, Any]) -> dict[str, Any]:
     """Return the meaning of a configuration, without the names in it."""
     state = network_state.parse_net_config_data(config, skip_broken=False)
     interfaces = {interface["name"]: interface for interface in state.iter_interfaces()}
-    links, routes = {}, {route(item) for item in state.iter_routes()}
+    links, routes = {}, set(map(route, state.iter_routes()))
     servers = set(state.dns_nameservers)
     for name, one in interfaces.items():
         result = links[" ".join(key(name, interfaces))] = {
@@ -45,7 +45,7 @@ def meaning(config: dict[str, Any]) -> dict[str, Any]:
             if "gateway" in subnet:
                 everywhere = "::/0" if ":" in subnet["gateway"] else "0.0.0.0/0"
                 routes.add(f"{everywhere} {subnet['gateway']}")
-            routes.update(route(item) for item in subnet.get("routes", []))
+            routes.update(map(route, subnet.get("routes", [])))
             servers.update(subnet.get("dns_nameservers") or [])
         result["addresses"].sort()
         servers.update(one.get("dns", {}).get("nameservers", []))

@@ -337,9 +337,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list) and len(value) == 2:
         kind, content = value
         if kind == "set":
-            return [_plain(item) for item in content]
+            return [_plain(element) for element in content]
         if kind == "map":
-            return {_plain(key): _plain(item) for key, item in content}
+            return {_plain(key): _plain(member) for key, member in content}
         if kind in ("uuid", "named-uuid"):
             return content
     return value

@@ -36,9 +36,9 @@ class Ovsdb:
         :raises OSError: the server does not answer.
         """
         results: list[Any] = ask(self._path, "transact", _NAME, *operations)
-        for item in results:
-            if item is not None and "error" in item:
-                raise OvsdbRefusalError(f"{item['error']}: {item.get('details', '')}")
+        for result in results:
+            if result is not None and "error" in result:
+                raise OvsdbRefusalError(f"{result['error']}: {result.get('details', '')}")
         return results
 
     def select(self, table: str, *columns: str, **where: str) -> list[dict[str, Any]]:
@@ -111,8 +111,8 @@ class Ovsdb:
         :raises OvsdbRefusalError: there is no such bridge.
         """
         bridges, ports = (
-            item["rows"]
-            for item in self.transact(
+            result["rows"]
+            for result in self.transact(
                 {
                     "op": "select",
                     "table": "Bridge",

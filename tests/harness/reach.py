@@ -62,18 +62,20 @@ def statements(tree: ast.Module, mark: int = -1) -> list[Statement]:
     while pending:
         body, inner = pending.pop()
         marked: list[ast.stmt] = []
-        for item in body:
-            if not _executable(item):
-                marked.append(item)
+        for statement in body:
+            if not _executable(statement):
+                marked.append(statement)
                 continue
             if mark >= 0:
-                marked.append(_mark(item, mark + len(result)))
-            marked.append(item)
-            nested = list(_bodies(item))
-            function = isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+                marked.append(_mark(statement, mark + len(result)))
+            marked.append(statement)
+            nested = list(_bodies(statement))
+            function = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
             pending.extend((part, inner or function) for part in nested)
-            first = min([item.lineno, *(each.lineno for each in _decorators(item))])
-            last = min([nested[0][0].lineno - 1] if nested else [item.end_lineno or item.lineno])
+            first = min([statement.lineno, *(each.lineno for each in _decorators(statement))])
+            last = min(
+                [nested[0][0].lineno - 1] if nested else [statement.end_lineno or statement.lineno]
+            )
             result.append(Statement(first, max(first, last), inner))
         body[:] = marked
     return result
@@ -148,7 +150,7 @@ class _Recorder:
         """Note the marks that are set as those of a test, and clear them."""
         result = bytes(self._marks[: self._used])
         self._marks[: self._used] = bytes(len(result))
-        self.reached[test].update(item.start() for item in re.finditer(b"\x01", result))
+        self.reached[test].update(mark.start() for mark in re.finditer(b"\x01", result))
 
     def write(self, folder: str) -> None:
         """Write what this process has reached."""
@@ -298,7 +300,7 @@ def main() -> int:
             parts = statements(ast.parse(file.read_bytes()))
         shares[path] = sum(map(bool, reached.tests.get(path, []))), len(parts)
     worst = sorted(
-        (path for path in shares if shares[path][1]), key=lambda item: _percent(shares[item])
+        (path for path in shares if shares[path][1]), key=lambda path: _percent(shares[path])
     )
     for path in worst[:_SHOWN]:
         sys.stdout.write(f"{_percent(shares[path]):5.1f} %  {path}\n")

@@ -16,7 +16,7 @@ def push(
     http_tokens: str | Keep | None = KEEP,
 ) -> bool:
     """Write one half of a record; False if it was ignored because it is older."""
-    item = Push(
+    push = Push(
         kind=kind, record_id=record_id, content=content, networks=networks, http_tokens=http_tokens
     )
-    return repository.push_all([item])[0]
+    return repository.push_all([push])[0]

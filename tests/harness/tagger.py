@@ -23,11 +23,11 @@ VID_MASK = 0x0FFF
 
 def link(device: str) -> socket.socket:
     """Return a raw socket for all frames of *device*, with their tags beside them (packet(7))."""
-    item = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-    item.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
-    item.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 23)
-    item.bind((device, ETH_P_ALL))
-    return item
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    sock.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
+    sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 23)
+    sock.bind((device, ETH_P_ALL))
+    return sock
 
 
 def arrived(one: socket.socket) -> tuple[bytes, int]:
@@ -48,8 +48,8 @@ def main() -> None:
     trunk, vid, device = link(sys.argv[1]), int(sys.argv[2]), link(sys.argv[3])
     tag = struct.pack("!HH", TAG, vid)
     poller = select.poll()
-    for item in (trunk, device):
-        poller.register(item, select.POLLIN)
+    for sock in (trunk, device):
+        poller.register(sock, select.POLLIN)
     sys.stdout.write("begun\n")
     sys.stdout.flush()
     while True:

@@ -18,7 +18,7 @@ from tests.harness.poll import wait_for
 
 RULES = "/etc/udev/rules.d"
 _PROGRAM = next(
-    (UNPACKED / item for item in ("bin/udevadm", "usr/bin/udevadm") if (UNPACKED / item).exists()),
+    (UNPACKED / path for path in ("bin/udevadm", "usr/bin/udevadm") if (UNPACKED / path).exists()),
     UNPACKED / "bin/udevadm",
 )
 _SCRIPT = r"""

@@ -54,7 +54,7 @@ from dfmeta.store.db import HEAD, repository
 from dfmeta.store.db.record import HTTP_TOKENS, Kind
 from dfmeta.store.guest import documents, ec2, openstack
 
-DEFAULTS = {item.name: item.default for item in (*agent.OPTS, *limits.RATE_OPTS, *limits.OPTS)}
+DEFAULTS = {opt.name: opt.default for opt in (*agent.OPTS, *limits.RATE_OPTS, *limits.OPTS)}
 LISTEN = DEFAULTS["admin_listen"]
 LAYOUT = Layout()
 META = MetaKeys(IPv4Network("240.0.0.0/16"), IPv6Network("fd00::/64"), "fa:16:ee:00:00:00")
@@ -232,8 +232,8 @@ def _owns() -> Iterable[str]:
     numbers = [LAYOUT.number(table) for table in TABLES if table is not Stage.CLASSIFY]
     yield f"tables {min(numbers)} to {max(numbers)}"
     used = {field for table in TABLES.values() for field in table.sets | table.matches}
-    assert not [item for item in used if item.startswith(("xreg", "xxreg", "ct_", "metadata"))]
-    own = {item.removeprefix("reg") for item in used if item.startswith("reg")}
+    assert not [field for field in used if field.startswith(("xreg", "xxreg", "ct_", "metadata"))]
+    own = {field.removeprefix("reg") for field in used if field.startswith("reg")}
     shown = Register.CHECKED.removeprefix("reg")
     *most, last = sorted(own - {shown})
     yield f"registers {', '.join(most)} and {last} only"

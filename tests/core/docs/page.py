@@ -32,7 +32,7 @@ class Section:
 def sections(page: str) -> list[Section]:
     """The page's sections in their order."""
     result, chapter = [], ""
-    marks = [item for item in _HEADING.finditer(page) if len(item[1]) == len(item[2])]
+    marks = [mark for mark in _HEADING.finditer(page) if len(mark[1]) == len(mark[2])]
     ends = [mark.start() for mark in marks[1:]] + [len(page)]
     for mark, end in zip(marks, ends, strict=True):
         chapter = mark[1] if mark[2][0] == _CHAPTER else chapter
@@ -54,6 +54,6 @@ def paragraphs(text: str) -> list[str]:
 
 def rows(text: str) -> list[tuple[str, ...]]:
     """The rows of all tables in *text*, with the words of each cell on one line."""
-    result = (re.split(r"\n     -", item.removeprefix("   * -")) for item in ROW.findall(text))
+    result = (re.split(r"\n     -", row.removeprefix("   * -")) for row in ROW.findall(text))
     lines = (line.split(";") for table in _LINES.findall(text) for line in table.splitlines())
     return [tuple(" ".join(cell.split()) for cell in row) for row in (*result, *lines)]

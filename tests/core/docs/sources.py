@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 def sources() -> dict[str, str]:
     """Every module of dfmeta: path from the root → text."""
     paths = sorted((ROOT / "dfmeta").rglob("*.py"))
-    return {str(item.relative_to(ROOT)): item.read_text(encoding="utf-8") for item in paths}
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
 
 
 @cache

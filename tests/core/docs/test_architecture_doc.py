@@ -27,7 +27,9 @@ def defined(path: str) -> Iterator[str]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             yield node.name
         if isinstance(node, ast.ClassDef):
-            yield from (f"{node.name}.{item.name}" for item in node.body if hasattr(item, "name"))
+            yield from (
+                f"{node.name}.{member.name}" for member in node.body if hasattr(member, "name")
+            )
 
 
 def test_paths_and_names_of_the_page_exist() -> None:
@@ -42,7 +44,7 @@ def floors() -> list[set[str]]:
     result = [
         re.findall(r"^   (\w+) {2,}\S", word, re.MULTILINE) for word in drawing.split("   ---")
     ]
-    return [set(item) for item in result]
+    return [set(names) for names in result]
 
 
 def test_every_package_has_a_paragraph_and_a_place_in_the_drawing() -> None:
@@ -56,8 +58,8 @@ def test_the_drawing_has_the_order_that_imports_have() -> None:
     everything = set().union(*drawn)
     for number, floor in enumerate(drawn):
         below = set().union(*drawn[number + 1 :])
-        for item in floor:
-            assert MAY_IMPORT[item] & everything <= below, item
+        for package in floor:
+            assert MAY_IMPORT[package] & everything <= below, package
 
 
 def test_every_room_is_named() -> None:

@@ -55,4 +55,4 @@ def test_each_code_is_on_the_page() -> None:
 
 
 def test_both_links_have_an_example() -> None:
-    assert [item["plugins"][0].get("link", "vlan") for item in LISTS] == ["vlan", "ovs"]
+    assert [config["plugins"][0].get("link", "vlan") for config in LISTS] == ["vlan", "ovs"]

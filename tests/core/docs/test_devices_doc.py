@@ -51,7 +51,7 @@ def test_the_page_has_each_member_and_no_other() -> None:
     assert message == present
     always = {literal(row[0]) for row in table("Members of a device") if "always present" in row[4]}
     kinds = ("device", "nicdevice", "diskdevice")
-    assert always == {item for name in kinds for item in SCHEMA["$defs"][name]["required"]}
+    assert always == {member for name in kinds for member in SCHEMA["$defs"][name]["required"]}
 
 
 def test_the_page_has_each_bus_with_its_address_and_each_key_of_a_rule() -> None:
@@ -74,8 +74,8 @@ def test_document_and_rules_of_the_page_are_valid() -> None:
 
 
 def test_the_page_shows_each_command_and_names_each_option() -> None:
-    assert [item for item in command.commands if f"# dfmeta devices {item} " not in PAGE] == []
+    assert [name for name in command.commands if f"# dfmeta devices {name} " not in PAGE] == []
     options = {opt for sub in command.commands.values() for par in sub.params for opt in par.opts}
     named = {"--tag", "--store", "--domain", "--file"}
     assert options - {"--config-file", "domain", "folder"} == named
-    assert [item for item in named if item not in PAGE] == []
+    assert [option for option in named if option not in PAGE] == []

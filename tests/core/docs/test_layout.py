@@ -123,13 +123,13 @@ def imported(nodes: Iterable[ast.AST]) -> Sequence[str]:
 
 def distributions(names: Iterable[str]) -> dict[str, set[str]]:
     """Package of others that some names are of → the distributions that it is in."""
-    packages = {item.split(".")[0] for item in names} - {"dfmeta"} - sys.stdlib_module_names
+    packages = {name.split(".")[0] for name in names} - {"dfmeta"} - sys.stdlib_module_names
     return {package: {*map(bounds.normalized, INSTALLED.get(package, ()))} for package in packages}
 
 
 def of_dfmeta(path: Path) -> set[str]:
     """Parts of dfmeta that a module imports, its own left out."""
-    result = {item.split(".")[1] for item in imports(path) if item.startswith("dfmeta.")}
+    result = {name.split(".")[1] for name in imports(path) if name.startswith("dfmeta.")}
     return result - {part(path)}
 
 
@@ -147,9 +147,9 @@ def test_rooms_import_one_way() -> None:
         rooms = ROOMS.get(part(path), {})
         room = room_of(path)
         imported = {
-            item.split(".")[2]
-            for item in imports(path)
-            if item.startswith(f"dfmeta.{part(path)}.") and item.split(".")[2] in rooms
+            name.split(".")[2]
+            for name in imports(path)
+            if name.startswith(f"dfmeta.{part(path)}.") and name.split(".")[2] in rooms
         }
         assert imported - {room} <= rooms.get(room, set()), name(path)
 
@@ -161,14 +161,14 @@ def test_imports_point_one_way() -> None:
 
 def test_the_registry_imports_of_keys_the_scheme_alone() -> None:
     registry = ROOT / "dfmeta" / "identity" / "registry.py"
-    assert {item for item in imports(registry) if item.startswith("dfmeta.identity.key")} == {
-        f"dfmeta.identity.key.{item}" for item in ("IN_PORT", "Keys")
+    assert {name for name in imports(registry) if name.startswith("dfmeta.identity.key")} == {
+        f"dfmeta.identity.key.{name}" for name in ("IN_PORT", "Keys")
     }
 
 
 def test_libraries_are_confined() -> None:
     for path in MODULES:
-        for library in {item.split(".")[0] for item in imports(path)} & ONLY_IN.keys():
+        for library in {name.split(".")[0] for name in imports(path)} & ONLY_IN.keys():
             assert part(path) in ONLY_IN[library], f"{name(path)} imports {library}"
 
 
@@ -189,7 +189,7 @@ def attributes(path: Path) -> Iterator[str]:
 
 def test_the_pipeline_is_pure() -> None:
     for path in (module for module in MODULES if part(module) == "flows"):
-        assert not {item.split(".")[0] for item in imports(path)} & NOT_IN_FLOWS, name(path)
+        assert not {name.split(".")[0] for name in imports(path)} & NOT_IN_FLOWS, name(path)
 
 
 def test_values_need_no_third_party() -> None:
@@ -199,8 +199,8 @@ def test_values_need_no_third_party() -> None:
 
 def test_a_program_of_guests_needs_nothing_but_python() -> None:
     for path in (module for module in MODULES if part(module) == "guest"):
-        others = [item for item in imports(path) if not item.startswith("dfmeta.guest.cni.")]
-        stray = {item.split(".")[0] for item in others} - sys.stdlib_module_names
+        others = [name for name in imports(path) if not name.startswith("dfmeta.guest.cni.")]
+        stray = {name.split(".")[0] for name in others} - sys.stdlib_module_names
         assert not stray, f"{name(path)} imports {stray}"
 
 
@@ -261,13 +261,16 @@ def test_every_group_of_options_has_a_title_and_help() -> None:
 
 
 def test_imported_packages_are_declared_and_declared_ones_imported_or_argued() -> None:
-    result = distributions(item for path in MODULES for item in imports(path))
+    result = distributions(name for path in MODULES for name in imports(path))
     assert result.keys() >= {"click", "ovs", "yaml"}, "the search itself finds them"
-    assert [item for item, them in result.items() if not them & DECLARED.keys()] == []
+    assert [package for package, dists in result.items() if not dists & DECLARED.keys()] == []
     assert DECLARED.keys() - set().union(*result.values()) == ARGUED.keys()
 
 
 def test_packages_of_an_extra_are_imported_where_they_are_used() -> None:
     for path in MODULES:
-        for item, them in distributions(imported(tree(path).body)).items():
-            assert any(not DECLARED[each].extra for each in them & DECLARED.keys()), (path, item)
+        for package, dists in distributions(imported(tree(path).body)).items():
+            assert any(not DECLARED[dist].extra for dist in dists & DECLARED.keys()), (
+                path,
+                package,
+            )

@@ -38,9 +38,9 @@ def _nodes(node: Any) -> Iterator[Any]:
     yield node
     for name in ("expr", "param", "args", "lhs", "rhs", "vector_selector"):
         child = getattr(node, name, None)
-        for item in child if isinstance(child, list) else [child]:
-            if item is not None and not isinstance(item, str | float):
-                yield from _nodes(item)
+        for grandchild in child if isinstance(child, list) else [child]:
+            if grandchild is not None and not isinstance(grandchild, str | float):
+                yield from _nodes(grandchild)
 
 
 def is_a(node: Any, kind: str) -> bool:

@@ -19,7 +19,7 @@ from tests.core.unit.support import INSTANCE, address
 PAGE = (ROOT / "doc/source/proxy.rst").read_text(encoding="utf-8")
 ROWS = [row for row in rows(PAGE) if len(row) == 3]
 OPTIONS: dict[str, Any] = {
-    item.name: item for item in (*agent.OPTS, *limits.OPTS, *limits.RATE_OPTS, *store.OPTS)
+    opt.name: opt for opt in (*agent.OPTS, *limits.OPTS, *limits.RATE_OPTS, *store.OPTS)
 }
 SOURCES = sources()
 

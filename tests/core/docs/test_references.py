@@ -46,7 +46,7 @@ def commands(
 
 
 ALL = dict(commands())
-LEAVES = {path: item for path, item in ALL.items() if not isinstance(item, click.Group)}
+LEAVES = {path: command for path, command in ALL.items() if not isinstance(command, click.Group)}
 
 
 def examples(command: click.Command) -> list[str]:
@@ -132,7 +132,9 @@ def test_the_examples_run_one_after_the_other(
         if path.split()[1] not in ON_A_HOST
         for example in examples(command)
     ]
-    run.sort(key=lambda item: next((n for n, word in enumerate(ORDER) if word in item.split()), 9))
+    run.sort(
+        key=lambda example: next((n for n, word in enumerate(ORDER) if word in example.split()), 9)
+    )
     assert len(run) > 15
     for example in run:
         arguments = shlex.split(example)[1:]

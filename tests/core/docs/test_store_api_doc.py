@@ -20,7 +20,7 @@ def test_the_page_has_each_route_and_each_status_of_a_push() -> None:
             rows.append(f"   ``{method.upper()} {place}{QUERIES.get((method, place), '')}``")
     assert [row for row in rows if row not in PAGE] == []
     push = paths["/device-metadata"]["post"]
-    assert [item for item in push["responses"] if not re.search(rf"\b{item}\b", PAGE)] == []
+    assert [status for status in push["responses"] if not re.search(rf"\b{status}\b", PAGE)] == []
 
 
 def test_the_example_can_be_pushed() -> None:

@@ -146,7 +146,7 @@ def differences(member: str) -> dict[str, set[str]]:
     }
     assert before.keys() <= after.keys()
     changed = [place for place, value in after.items() if before.get(place) != value]
-    return {dialect: {name for item, name in changed if item == dialect} for dialect in DIALECTS}
+    return {dialect: {name for kind, name in changed if kind == dialect} for dialect in DIALECTS}
 
 
 def test_page_has_the_places_of_each_member() -> None:

@@ -45,8 +45,8 @@ def has_number(call: ast.Call) -> bool:
     values = [keyword.value for keyword in call.keywords if keyword.arg in LIMITS]
     values += call.args[:1] if name in CALLS else []
     return any(
-        isinstance(item, ast.Constant) and type(item.value) in (int, float) and item.value
-        for item in values
+        isinstance(value, ast.Constant) and type(value.value) in (int, float) and value.value
+        for value in values
     )
 
 

@@ -28,7 +28,7 @@ WANTED = (
 def functions(path: Path) -> frozenset[str]:
     """Names of a module's functions."""
     module = ast.parse(path.read_text(encoding="utf-8"))
-    return frozenset(item.name for item in module.body if isinstance(item, ast.FunctionDef))
+    return frozenset(node.name for node in module.body if isinstance(node, ast.FunctionDef))
 
 
 def test_named_tests_exist() -> None:

@@ -22,7 +22,7 @@ def test_a_module_types_each_page_with_commands() -> None:
 def test_each_reason_is_that_of_a_command() -> None:
     every = [command for name in WITH_COMMANDS for command in commands(page(name))]
     for pattern, reason in typed.NOT_TYPED.items():
-        assert any(explained(item) == pattern for item in every), pattern
+        assert any(explained(command) == pattern for command in every), pattern
         for named in re.findall(r"tests/\S+\.py", reason):
             assert (ROOT / named).exists(), named
 

@@ -148,7 +148,7 @@ def of_shell(text: str) -> Iterator[tuple[str, str]]:
 
 def untyped(name: str, typed: Iterable[str]) -> list[str]:
     """The commands of a page that were not typed, and that :data:`NOT_TYPED` does not explain."""
-    one_lines = {_one_line(item) for item in typed}
+    one_lines = {_one_line(command) for command in typed}
     return [
         command
         for command in commands(page(name))
@@ -159,7 +159,7 @@ def untyped(name: str, typed: Iterable[str]) -> list[str]:
 def explained(command: str) -> str | None:
     """The pattern of :data:`NOT_TYPED` that a command matches."""
     line = _one_line(command)
-    return next((item for item in NOT_TYPED if re.fullmatch(item, line)), None)
+    return next((pattern for pattern in NOT_TYPED if re.fullmatch(pattern, line)), None)
 
 
 def hidden(text: str) -> list[str]:

@@ -153,7 +153,7 @@ def test_a_list_is_all_messages_up_to_its_end(kernel: Callable[..., Kernel]) -> 
     end = answer(3, 2, code=0, of=1)
     kernel(route(1, of=1) + route(2, of=1), route(3, of=1), end)
     with Rtnetlink() as ipr:
-        assert [item["table"] for item in ipr.route("list", **ROUTE)] == [1, 2, 3]
+        assert [route["table"] for route in ipr.route("list", **ROUTE)] == [1, 2, 3]
 
 
 def test_rest_of_a_former_answer_is_not_the_next(kernel: Callable[..., Kernel]) -> None:
@@ -167,14 +167,14 @@ def test_rest_of_a_former_answer_is_not_the_next(kernel: Callable[..., Kernel]) 
     with Rtnetlink() as ipr:
         with pytest.raises(NetlinkError):
             ipr.route("list", **ROUTE)
-        assert [item["table"] for item in ipr.route("list", **ROUTE)] == [2]
+        assert [route["table"] for route in ipr.route("list", **ROUTE)] == [2]
 
 
 def test_a_list_that_changed_meanwhile_is_read_again(kernel: Callable[..., Kernel]) -> None:
     broken = [route(1, 0x12, of=1), answer(3, 0x12, code=0, of=1)]
     recorded = kernel(*broken, route(2, of=2), answer(3, 2, code=0, of=2))
     with Rtnetlink() as ipr:
-        assert [item["table"] for item in ipr.route("list", **ROUTE)] == [2]
+        assert [route["table"] for route in ipr.route("list", **ROUTE)] == [2]
     assert len(recorded.sent) == 2
     kernel(*(answer(3, 0x12, code=0, of=number) for number in range(1, 6)))
     with Rtnetlink() as ipr, pytest.raises(InterruptedError):

@@ -77,13 +77,17 @@ class Plane:
         self._call("make", attachments)
         if any(self.refused(attachment) for attachment in attachments):
             raise AttachDriverError(cause="refused", **self.refusal)
-        for item in attachments:
-            assert item.parent == parent.port_id
+        for attachment in attachments:
+            assert attachment.parent == parent.port_id
             others = {
-                f.vid for f in self.ports.values() if f.parent == item.parent and f.id != item.id
+                f.vid
+                for f in self.ports.values()
+                if f.parent == attachment.parent and f.id != attachment.id
             }
-            assert item.vid not in others, "a VLAN id is given twice"
-            self.ports[item.id] = Found(id=item.id, parent=item.parent, vid=item.vid)
+            assert attachment.vid not in others, "a VLAN id is given twice"
+            self.ports[attachment.id] = Found(
+                id=attachment.id, parent=attachment.parent, vid=attachment.vid
+            )
         self._answer()
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
@@ -189,8 +193,8 @@ class World:
         rows = self.engine.everything()
         assert {row.state for row in rows} <= {AttachmentState.ACTIVE}
         assert set(self.plane.ports) == {row.id for row in rows}
-        for item in rows:
-            assert self.plane.ports[item.id].vid == item.vid
+        for row in rows:
+            assert self.plane.ports[row.id].vid == row.vid
         self.check_single()
 
     def end_at(self, step: int, act: Callable[[World], None]) -> bool:
@@ -209,10 +213,10 @@ class World:
     def check_single(self) -> None:
         rows = self.engine.everything()
         for key in (
-            lambda item: (item.parent, item.container, item.ifname),
-            lambda item: (item.parent, item.vid),
-            lambda item: (item.network, item.ip),
-            lambda item: (item.network, item.mac),
+            lambda row: (row.parent, row.container, row.ifname),
+            lambda row: (row.parent, row.vid),
+            lambda row: (row.network, row.ip),
+            lambda row: (row.network, row.mac),
         ):
             assert len({key(row) for row in rows}) == len(rows)
 

@@ -75,7 +75,7 @@ def test_a_wrong_time_of_a_token_is_400(side: Side) -> None:
 def test_a_request_without_a_valid_token_is_401(side: Side) -> None:
     others = replace(PORT, row="row-2"), replace(PORT, instance_id=PROJECT)
     for path in ("/status", "/attachments", PATH):
-        for token in ("", "x" * 56, *(side.tokens.issue(item, 60) for item in others)):
+        for token in ("", "x" * 56, *(side.tokens.issue(other, 60) for other in others)):
             answer = side.ask("GET", path, token=token)
             assert error(answer) == (401, "token")
             assert header(answer, "WWW-Authenticate") == "Bearer"
@@ -138,7 +138,7 @@ def test_network_with_a_list_of_its_own_is_open_to_those_alone(side: Side) -> No
     for access, changes, networks in table:
         side.api.access, port = access, replace(PORT, **changes)
         status = read(side.ask("GET", "/status", port=port))
-        assert {item["name"] for item in status["networks"]} == networks, (access, changes)
+        assert {network["name"] for network in status["networks"]} == networks, (access, changes)
         for name in ("pods", "bare"):
             answer = side.ask("PUT", PATH, {"network": name}, port=port)
             assert (answer.status != 422) == (name in networks), (access, changes, name)
@@ -253,7 +253,7 @@ WRONG_MEMBERS: dict[str, tuple[Any, ...]] = {
 
 
 def test_a_wrong_body_is_400(side: Side) -> None:
-    wrong = [{**BODY, name: item} for name, values in WRONG_MEMBERS.items() for item in values]
+    wrong = [{**BODY, name: value} for name, values in WRONG_MEMBERS.items() for value in values]
     for body in (*WRONG_BODIES, *wrong):
         assert error(side.ask("PUT", PATH, body)) == (400, "bad_request"), body
     assert not side.engine.asked

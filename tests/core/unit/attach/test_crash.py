@@ -34,7 +34,7 @@ def attach(world: World) -> None:
 
 
 def attach_refused(world: World) -> None:
-    world.plane.refused = lambda item: item.container == "c1"
+    world.plane.refused = lambda attachment: attachment.container == "c1"
     with pytest.raises(AttachDriverError):
         world.attach("c1")
 
@@ -250,13 +250,13 @@ class Machine(RuleBasedStateMachine):
         step=STEPS,
     )
     def attach(self, parent: Any, container: str, step: int, **fields: Any) -> None:
-        item = self.act(step, lambda: self.world.attach(container, parent=parent, **fields))
-        if item is None:
+        attachment = self.act(step, lambda: self.world.attach(container, parent=parent, **fields))
+        if attachment is None:
             return
-        assert isinstance(item, Attachment)
-        assert item.state is AttachmentState.ACTIVE
-        assert item.vid not in fields["avoid"]
-        assert item.id in self.world.plane.ports or self.lost
+        assert isinstance(attachment, Attachment)
+        assert attachment.state is AttachmentState.ACTIVE
+        assert attachment.vid not in fields["avoid"]
+        assert attachment.id in self.world.plane.ports or self.lost
         boots = {row.boot_id for row in self.world.engine.listed(parent)} - {""}
         assert not fields["boot_id"] or boots <= {fields["boot_id"]}
 
@@ -316,8 +316,8 @@ class Machine(RuleBasedStateMachine):
             return
         self.settle()
         for parent in (VM, OTHER):
-            for item in self.world.engine.listed(parent):
-                self.world.detach(item.container, parent=parent)
+            for attachment in self.world.engine.listed(parent):
+                self.world.detach(attachment.container, parent=parent)
         self.world.check_nothing_leaked()
 
 

@@ -39,24 +39,32 @@ from tests.harness.tier import CLOCK
 
 
 def test_an_attachment_stands_when_it_is_returned(world: World) -> None:
-    item, created = world.engine.attach(VM, wanted(owner="o", boot_id="b", labels={"pod": "p"}))
+    attachment, created = world.engine.attach(
+        VM, wanted(owner="o", boot_id="b", labels={"pod": "p"})
+    )
     assert created
-    assert (item.state, item.vid, item.host, item.parent) == (
+    assert (attachment.state, attachment.vid, attachment.host, attachment.parent) == (
         AttachmentState.ACTIVE,
         2,
         "host-1",
         "port-1",
     )
-    assert item.ip == IPv4Address("10.1.0.2")  # the first is the gateway
-    assert is_unicast(item.mac)
-    assert int(item.mac[:2], 16) & 2
-    assert (item.owner, item.boot_id, dict(item.labels)) == ("o", "b", {"pod": "p"})
-    assert world.plane.ports == {item.id: Found(id=item.id, parent="port-1", vid=2)}
-    assert world.engine.get(VM, "c1", "eth0") == item
-    assert world.engine.listed(VM) == [item]
+    assert attachment.ip == IPv4Address("10.1.0.2")  # the first is the gateway
+    assert is_unicast(attachment.mac)
+    assert int(attachment.mac[:2], 16) & 2
+    assert (attachment.owner, attachment.boot_id, dict(attachment.labels)) == (
+        "o",
+        "b",
+        {"pod": "p"},
+    )
+    assert world.plane.ports == {attachment.id: Found(id=attachment.id, parent="port-1", vid=2)}
+    assert world.engine.get(VM, "c1", "eth0") == attachment
+    assert world.engine.listed(VM) == [attachment]
     assert world.engine.listed(OTHER) == []
     other = world.attach(parent=OTHER)
-    assert (other.vid, other.ip) == (item.vid, IPv4Address("10.1.0.3")), "trunks share no VLAN ids"
+    assert (other.vid, other.ip) == (attachment.vid, IPv4Address("10.1.0.3")), (
+        "trunks share no VLAN ids"
+    )
     chosen = world.attach("c2", ip=IPv4Address("10.1.0.77"), mac="02:AB:00:00:00:01")
     assert (str(chosen.ip), chosen.mac) == ("10.1.0.77", "02:ab:00:00:00:01")
     world.check()
@@ -121,7 +129,9 @@ def test_an_address_is_free_at_once_and_a_full_network_says_so(world: World) -> 
     vms = [replace(VM, port_id=f"vm-{n}") for n in range(7)]
     world.there |= {vm.port_id for vm in vms}
     all_of_them = [world.attach(network="tiny", parent=vm) for vm in vms[:6]]
-    assert {str(item.ip) for item in all_of_them} == {f"10.2.0.{n}" for n in range(1, 7)}
+    assert {str(attachment.ip) for attachment in all_of_them} == {
+        f"10.2.0.{n}" for n in range(1, 7)
+    }
     with pytest.raises(AttachFullError, match="all addresses of 'tiny' are in use"):
         world.attach(network="tiny", parent=vms[6])
     world.detach(parent=vms[3])
@@ -225,10 +235,10 @@ def test_another_boot_frees_what_the_one_before_had(database: Breaking) -> None:
     old = [world.attach(f"c{n}", boot_id="first") for n in range(2)]
     kept = world.attach("kept")
     new = world.attach("c0", boot_id="second")
-    assert new.id not in {item.id for item in old}
-    assert {item.id for item in world.engine.everything()} == {kept.id, new.id}
+    assert new.id not in {attachment.id for attachment in old}
+    assert {attachment.id for attachment in world.engine.everything()} == {kept.id, new.id}
     # Without a rest.
-    assert world.attach("c5", boot_id="second").vid in {item.vid for item in old}
+    assert world.attach("c5", boot_id="second").vid in {attachment.vid for attachment in old}
     world.check()
 
 
@@ -257,7 +267,7 @@ def test_collecting(world: World) -> None:
     world.now += 61
     world.attach("young", owner="a")
     assert world.engine.collect(VM, "blue", "a", {("stays", "eth0")}) == 1
-    assert {item.container for item in world.engine.listed(VM)} == {
+    assert {attachment.container for attachment in world.engine.listed(VM)} == {
         *("stays", "other", "elsewhere", "young")
     }
     assert world.engine.collect(VM, "blue", "a", {("stays", "eth0")}) == 0
@@ -303,7 +313,7 @@ def test_a_database_that_is_away(world: World, monkeypatch: pytest.MonkeyPatch) 
 
 def test_concurrent_requests_for_one_attachment_give_one(world: World) -> None:
     results = together(*[lambda: world.engine.attach(VM, wanted())] * 8)
-    assert len({item.id for item, _created in results}) == 1
+    assert len({attachment.id for attachment, _created in results}) == 1
     assert sum(created for _one, created in results) == 1
     world.check()
 
@@ -318,8 +328,8 @@ def test_requests_during_work_on_a_trunk_are_one_call(world: World) -> None:
         others = [eventlet.spawn(call, f"c{number}") for number in range(1, 20)]
         settle()
         world.plane.gate.set()
-        for item in (first, *others):
-            item.wait()
+        for thread in (first, *others):
+            thread.wait()
         assert world.plane.calls == [(name, 1), (name, 19)]
         world.check()
     assert world.engine.everything() == []
@@ -334,9 +344,11 @@ def makes(world: World) -> list[int]:
 
 
 def test_a_failure_of_one_attachment_does_not_stop_the_others(world: World) -> None:
-    world.plane.refused = lambda item: item.container == "c3"
+    world.plane.refused = lambda attachment: attachment.container == "c3"
     results = attached(world, 6)
-    assert [isinstance(item, AttachDriverError) for item in results] == [n == 3 for n in range(6)]
+    assert [isinstance(result, AttachDriverError) for result in results] == [
+        n == 3 for n in range(6)
+    ]
     assert makes(world)[0] == 6
     world.check()
     assert len(world.engine.everything()) == 5
@@ -344,7 +356,7 @@ def test_a_failure_of_one_attachment_does_not_stop_the_others(world: World) -> N
 
 def test_a_data_plane_that_is_away_is_not_asked_for_each_of_a_batch(world: World) -> None:
     world.plane.away = True
-    assert {type(item) for item in attached(world, 8)} == {AttachDriverError}
+    assert {type(result) for result in attached(world, 8)} == {AttachDriverError}
     assert makes(world) == [8, 1, 1, 1]
     world.plane.away = False
     world.engine.tidy()
@@ -353,14 +365,17 @@ def test_a_data_plane_that_is_away_is_not_asked_for_each_of_a_batch(world: World
 
 def test_a_failure_of_the_whole_is_not_tried_for_each(world: World) -> None:
     world.plane.refused, world.plane.refusal = lambda _one: True, {"whole": True}
-    assert {type(item) for item in attached(world, 8)} == {AttachDriverError}
+    assert {type(result) for result in attached(world, 8)} == {AttachDriverError}
     assert makes(world) == [8]
     world.check()
 
 
 def test_vids_that_others_have_taken_meanwhile_are_left_out(database: Breaking) -> None:
     world = World(database, rate=1)
-    world.plane.refused, world.plane.refusal = lambda item: item.vid < 5, {"taken": True}
+    world.plane.refused, world.plane.refusal = (
+        lambda attachment: attachment.vid < 5,
+        {"taken": True},
+    )
     assert world.attach().vid == 5, "they cost no rate"
     world.check()
     world.now += 1
@@ -432,7 +447,7 @@ def test_a_data_plane_that_hangs_delays_others_for_a_bounded_time(world: World) 
         world.attach("c2")
     assert CLOCK.now() - began == pytest.approx(trunk_loop.PATIENCE)
     world.detach("c2")
-    assert [item.container for item in world.engine.listed(VM)] == ["c1"]
+    assert [attachment.container for attachment in world.engine.listed(VM)] == ["c1"]
     assert world.engine.status(VM).used == 2
     world.plane.gate.set()
     hanging.wait()
@@ -454,23 +469,23 @@ def test_a_program_error_of_the_driver_releases_the_others(
     with monkeypatch.context() as patch:
         patch.setattr(world.plane, "make", lambda *_arguments: {}["defect"])
         results = together(*[lambda n=n: failure(lambda: world.attach(f"c{n}")) for n in range(3)])
-    assert sorted(item.__name__ for item in results) == ["AttachDriverError"] * 2 + ["KeyError"]
+    assert sorted(error.__name__ for error in results) == ["AttachDriverError"] * 2 + ["KeyError"]
     world.engine.tidy()
     world.check()
 
 
 def test_an_operator_sees_all_and_deletes_one(world: World) -> None:
-    item, two = world.attach("c1"), world.attach("c2", parent=OTHER)
+    first, second = world.attach("c1"), world.attach("c2", parent=OTHER)
     assert [(row["id"], row["port"], row["ip"], row["state"]) for row in world.engine.report()] == [
         (attached.id, parent.port_name, str(attached.ip), "active")
-        for attached, parent in ((item, VM), (two, OTHER))
+        for attached, parent in ((first, VM), (second, OTHER))
     ]
-    assert [world.engine.dismiss(item.id) for _again in range(2)] == [True, False]
-    assert world.engine.everything() == [two]
+    assert [world.engine.dismiss(first.id) for _again in range(2)] == [True, False]
+    assert world.engine.everything() == [second]
     world.check()
     # One of another host leaves there.
     here = world.engine
-    assert world.start("host-2", Plane()).dismiss(two.id)
+    assert world.start("host-2", Plane()).dismiss(second.id)
     assert [row.state for row in here.everything()] == [AttachmentState.LEAVING]
     here.tidy()
     assert here.everything() == []
@@ -482,7 +497,7 @@ def test_metrics_have_states_outcomes_and_the_smallest_rest(database: Breaking) 
 
     def counts() -> list[float]:
         name = "dfmeta_attach_seconds_count"
-        return [value(name, {"outcome": item}) or 0 for item in ("made", "found", "failed")]
+        return [value(name, {"outcome": outcome}) or 0 for outcome in ("made", "found", "failed")]
 
     before = counts()
     for name in ("c1", "c2", "c3", "c3"):
@@ -493,7 +508,7 @@ def test_metrics_have_states_outcomes_and_the_smallest_rest(database: Breaking) 
     assert [new - old for new, old in zip(counts(), before, strict=True)] == [4, 1, 1]
     world.detach("c3")
     world.engine.tidy()
-    states = [value("dfmeta_attachments", {"state": item}) for item in ("active", "leaving")]
+    states = [value("dfmeta_attachments", {"state": state}) for state in ("active", "leaving")]
     assert (states, value("dfmeta_vids_free")) == ([3, 0], 1)
 
 
@@ -524,7 +539,7 @@ def test_the_next_address_is_free_and_of_the_subnet(
         assert low <= high
         assert not request & set(range(low, high + 1))
         request.update(range(low, high + 1))
-        return {base + item for item in used if low <= base + item <= high}
+        return {base + address for address in used if low <= base + address <= high}
 
     result = next_address(network, None if last is None else base + last, ask)
     if result is not None:

@@ -107,9 +107,9 @@ def test_the_records_are_those_of_the_attachments_that_stand(
     for step in range(1, 100):
         world = World(database, instances=True)
         prepare(world)
-        seen = {item.id for item in world.engine.everything()}
+        seen = {attachment.id for attachment in world.engine.everything()}
         ended = world.end_at(step, act)
-        seen |= {item.id for item in world.engine.everything()}
+        seen |= {attachment.id for attachment in world.engine.everything()}
         check(world, seen)
         world.start().resume()
         check(world, seen)
@@ -126,7 +126,9 @@ def test_the_records_are_those_of_the_attachments_that_stand(
 
 def check(world: World, seen: set[str]) -> None:
     standing = {
-        item.id for item in world.engine.everything() if item.state is not AttachmentState.LEAVING
+        attachment.id
+        for attachment in world.engine.everything()
+        if attachment.state is not AttachmentState.LEAVING
     }
     records = records_of(world)
     assert {name for name in seen if records.get(name) is not None} == standing
@@ -151,8 +153,8 @@ def test_the_host_name_is_made_valid() -> None:
         # Nothing remains, and the id is the host name, as for any record.
         ("日本", "日本", "a"),
     ):
-        item = dataclasses.replace(ONE, labels={"K8S_POD_NAME": label})
-        result = from_record(record(item, NETWORKS["blue"], project_id="", seed=b""))
+        attachment = dataclasses.replace(ONE, labels={"K8S_POD_NAME": label})
+        result = from_record(record(attachment, NETWORKS["blue"], project_id="", seed=b""))
         assert (result.name, result.hostname, result.project_id) == (name, hostname, "")
 
 

@@ -101,7 +101,9 @@ class FakeEngine:
 
     def get(self, parent: Parent, container: str, ifname: str) -> Attachment | None:
         self._note(parent)
-        return next((item for item in self.there if item.container == container), None)
+        return next(
+            (attachment for attachment in self.there if attachment.container == container), None
+        )
 
     def listed(self, parent: Parent) -> list[Attachment]:
         self._note(parent)

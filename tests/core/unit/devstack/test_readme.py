@@ -14,7 +14,9 @@ def test_the_page_has_every_setting_with_its_default_and_every_phase() -> None:
     assert len(defaults) > 5
     assert dict(table) == {**defaults, "METADATA_PROXY_SHARED_SECRET": ""}
     plugin = (PLUGIN / "plugin.sh").read_text(encoding="utf-8")
-    phases = {item.strip() for item in re.findall(r'^ *"([a-z -]+)"\*?\) ?', plugin, re.MULTILINE)}
+    phases = {
+        phase.strip() for phase in re.findall(r'^ *"([a-z -]+)"\*?\) ?', plugin, re.MULTILINE)
+    }
     assert len(phases) == 7
     for phase in phases:
         assert f"   * - ``{phase}``\n" in page

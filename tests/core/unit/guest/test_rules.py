@@ -298,9 +298,9 @@ def test_any_document_gives_rules_of_the_strict_form_or_an_error(
         lines = rules(small, document, messages)
     except tag_devices.TagError:
         return
-    entries = [item for item in document["devices"] or () if isinstance(item, dict)]
-    lists = [item["tags"] for item in entries if isinstance(item.get("tags"), list)]
-    given_tags = [tag for item in lists for tag in item if isinstance(tag, str)]
+    entries = [device for device in document["devices"] or () if isinstance(device, dict)]
+    lists = [device["tags"] for device in entries if isinstance(device.get("tags"), list)]
+    given_tags = [tag for tags in lists for tag in tags if isinstance(tag, str)]
     for line in lines:
         assert "DFMETA" not in line or set(decoded(line)) <= set(given_tags)
     assert all(line.isascii() and line.isprintable() for line in messages)

@@ -126,17 +126,17 @@ class Kernel:
                 raise NetlinkError(errno.ENETUNREACH)
             way = (message["family"], 254, destination, message["dst_len"])
             return [encoded(24, way, (self.ways[destination], None, 0, 0))]
-        items = [item for item in objects.items() if item[0][0] == message["family"]]
+        items = [entry for entry in objects.items() if entry[0][0] == message["family"]]
         if kind == 20 and message["index"]:
-            items = [item for item in items if item[0][1] == message["index"]]
+            items = [entry for entry in items if entry[0][1] == message["index"]]
         if kind == 32:
-            items.sort(key=lambda item: item[0][1])
+            items.sort(key=lambda entry: entry[0][1])
         if kind == 24:
-            items = [item for item in items if item[0][1] == message.get_attr("RTA_TABLE")]
+            items = [entry for entry in items if entry[0][1] == message.get_attr("RTA_TABLE")]
             if not items:
                 raise NetlinkError(errno.ENOENT)
-            items = [item for item in items if item[1][0] == message.get_attr("RTA_OIF")]
-        return [encoded(kind, *item) for item in items]
+            items = [entry for entry in items if entry[1][0] == message.get_attr("RTA_OIF")]
+        return [encoded(kind, *entry) for entry in items]
 
     def _refuse(self, name: str, command: str) -> None:
         code = self.refused.get(f"{command} {name}".strip())

@@ -79,17 +79,17 @@ def test_a_wrong_entry_is_named_with_its_cause() -> None:
 
 def test_a_port_has_a_bounded_number_of_them_and_of_faults() -> None:
     hops, faults = parse_next_hops(" ".join(f"10.0.0.{n}" for n in range(1, 3 * NEXT_HOPS_MAX)))
-    assert [item.ip for item in hops] == [f"10.0.0.{n}" for n in range(1, NEXT_HOPS_MAX + 1)]
+    assert [hop.ip for hop in hops] == [f"10.0.0.{n}" for n in range(1, NEXT_HOPS_MAX + 1)]
     assert len(faults) == NEXT_HOPS_MAX
-    assert all(f"{NEXT_HOPS_MAX} guest next hops" in item for item in faults)
+    assert all(f"{NEXT_HOPS_MAX} guest next hops" in fault for fault in faults)
 
 
 @given(st.text(max_size=200))
 def test_any_text_can_be_read(text: str) -> None:
     hops, faults = parse_next_hops(text)
     assert len(hops) <= NEXT_HOPS_MAX
-    assert all(str(IPv4Address(item.ip)) == item.ip for item in hops)
-    assert all(len(item) < 200 for item in faults)
+    assert all(str(IPv4Address(hop.ip)) == hop.ip for hop in hops)
+    assert all(len(fault) < 200 for fault in faults)
 
 
 def test_a_port_has_those_of_its_row_and_a_wrong_one_does_not_stop_it() -> None:

@@ -364,9 +364,15 @@ def test_the_description_has_every_component_route_and_scope() -> None:
         for path, methods in description["paths"].items()
         for method, operation in methods.items()
     }
-    assert {item for item in described if item[1] != "HEAD"} == {(r.path, r.method) for r in ROUTES}
+    assert {operation for operation in described if operation[1] != "HEAD"} == {
+        (r.path, r.method) for r in ROUTES
+    }
     for (path, _method), operation in described.items():
-        placed = {item["name"] for item in operation["parameters"] if item.get("in") == "path"}
+        placed = {
+            parameter["name"]
+            for parameter in operation["parameters"]
+            if parameter.get("in") == "path"
+        }
         assert ("id" in placed) == ("{id}" in path), path
     for route in ROUTES:
         assert ", ".join(route.scopes) in described[route.path, route.method]["description"], route
@@ -396,14 +402,14 @@ def lines(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
 
 def test_a_change_alone_is_one_line_without_its_content(secured: Client, lines: list[str]) -> None:
-    item, devices = f"/device-metadata/{INSTANCE}", f"/api/v1/device-metadata/{INSTANCE}/devices"
+    path, devices = f"/device-metadata/{INSTANCE}", f"/api/v1/device-metadata/{INSTANCE}/devices"
     device = b'{"type": "disk", "bus": "scsi", "serial": "private"}'
     secured.ask("POST", "/api/v1/device-metadata", BODY, authorization="Bearer write")
     secured.ask("POST", devices, device, authorization="Bearer write")
     secured.ask("DELETE", f"{devices}?serial=private", authorization="Bearer write")
     secured.ask("POST", f"/device-metadata/refresh/{INSTANCE}", authorization="Bearer write")
-    secured.ask("DELETE", item, authorization="Bearer delete")
-    secured.ask("DELETE", item, authorization="Bearer delete")
+    secured.ask("DELETE", path, authorization="Bearer delete")
+    secured.ask("DELETE", path, authorization="Bearer delete")
     secured.ask("GET", "/records", authorization="Bearer read")
     secured.ask("PUT", "/device-metadata", authorization="Bearer write")
     by = f"instance {INSTANCE}, by token known from"

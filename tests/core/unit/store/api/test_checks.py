@@ -35,8 +35,8 @@ def test_a_value_is_taken_as_it_is() -> None:
         assert checks.hostname("--hostname", text) == text, text
     for text in ("", "My Web #1é", "x" * 255):
         assert checks.text_value("--name", text) == text, text
-    for text, item in (("a=b", ("a", "b")), ("a=", ("a", "")), ("a=b=c", ("a", "b=c"))):
-        assert checks.meta_item("--meta", text) == item, text
+    for text, pair in (("a=b", ("a", "b")), ("a=", ("a", "")), ("a=b=c", ("a", "b=c"))):
+        assert checks.meta_item("--meta", text) == pair, text
     for line in (ED25519, RSA, SECURITY_KEY, f"{RSA} a comment / of = all kinds"):
         assert checks.ssh_keys("--ssh-key", f"  {line}\r\n") == [line], line
     keys = f"# mine\n\n{ED25519} a\n{RSA} b\n"

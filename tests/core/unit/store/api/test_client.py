@@ -212,13 +212,16 @@ def test_a_list_is_the_one_of_the_store(
         local = succeeded(run("list", "--config-file", str(present), "--format", form))
         assert succeeded(over("list", "--format", form)) == local
         assert "never" not in local
-    assert {item["id"] for item in json.loads(local)} == {instance_id, OTHER_INSTANCE}
+    assert {row["id"] for row in json.loads(local)} == {instance_id, OTHER_INSTANCE}
 
 
 def test_a_list_has_all_pages(over: Run, api: Api, elsewhere: Repository) -> None:
     ids = [f"00000000-0000-4000-8000-{number:012x}" for number in range(PAGE + 1)]
     elsewhere.push_all(
-        [Push(kind=Kind.METADATA, record_id=item, content={}, networks=()) for item in ids]
+        [
+            Push(kind=Kind.METADATA, record_id=record_id, content={}, networks=())
+            for record_id in ids
+        ]
     )
     rows = json.loads(succeeded(over("list", "--format", "json")))
     assert [row["id"] for row in rows] == ids

@@ -34,7 +34,7 @@ JSON = st.recursive(
 
 def without_nulls(value: object) -> object:
     if isinstance(value, dict):
-        return {name: without_nulls(item) for name, item in value.items() if item is not None}
+        return {name: without_nulls(member) for name, member in value.items() if member is not None}
     return value
 
 
@@ -139,15 +139,15 @@ def test_a_change_that_is_not_made_leaves_the_record_alone(repository: Repositor
 
 def test_pushes_are_done_in_their_order(repository: Repository) -> None:
     network = ip_network("10.0.0.5")
-    item = Push(kind=Kind.METADATA, record_id=INSTANCE, content={"n": 1}, networks=[network])
-    two = Push(kind=Kind.USERDATA, record_id=OTHER_INSTANCE, content=b"u", networks=[network])
+    first = Push(kind=Kind.METADATA, record_id=INSTANCE, content={"n": 1}, networks=[network])
+    second = Push(kind=Kind.USERDATA, record_id=OTHER_INSTANCE, content=b"u", networks=[network])
     older = {"updated_at": "2026-01-01T00:00:00Z"}
     newer = {"updated_at": "2026-01-02T00:00:00Z"}
     guarded = [
         Push(kind=Kind.METADATA, record_id=OTHER_INSTANCE, content=content, networks=[network])
         for content in (newer, older)
     ]
-    assert repository.push_all([item, two, *guarded]) == (True, True, True, False)
+    assert repository.push_all([first, second, *guarded]) == (True, True, True, False)
     assert repository.addresses(INSTANCE) == ()
     assert repository.addresses(OTHER_INSTANCE) == ("10.0.0.5/32",)
     assert document(repository, OTHER_INSTANCE) == newer
@@ -219,7 +219,7 @@ OLDER = [
 
 
 def nets(*texts: str) -> list[Network]:
-    return [ip_network(item, strict=False) for item in texts]
+    return [ip_network(text, strict=False) for text in texts]
 
 
 def owner(repository: Repository, address: str) -> str | None:
@@ -318,7 +318,7 @@ def test_owners_and_the_order_of_addresses_are_those_of_a_model(
     model: dict[Network, str] = {}
     for record_id, names in writes:
         pushed(repository, record_id, *names)
-        model = {network: item for network, item in model.items() if item != record_id}
+        model = {network: owner for network, owner in model.items() if owner != record_id}
         model.update(dict.fromkeys(nets(*names), record_id))
         order[record_id] = list(dict.fromkeys(names))
     for address in map(ip_address, ("10.0.0.1", "10.0.0.3", "10.9.9.9", "2001:db8::1", "::1")):

@@ -97,8 +97,8 @@ def test_the_cache_never_exceeds_its_limit(steps: list[tuple[str, bool, int]]) -
             sizes[name] = size
         else:
             cache.drop(name)
-        kept = [item for item in "abcdefgh" if cache.get(item) is not None]
-        assert sum(sizes[item] for item in kept) <= 160
+        kept = [name for name in "abcdefgh" if cache.get(name) is not None]
+        assert sum(sizes[name] for name in kept) <= 160
         assert len(cache) == len(kept)
 
 
@@ -111,7 +111,7 @@ TRUSTED = TrustedProxies(
     map(parse_network, ["192.0.2.0/28", "::ffff:198.51.100.7", "2001:db8:0:1::/64"])
 )
 
-addresses = st.ip_addresses().map(lambda item: getattr(item, "ipv4_mapped", None) or item)
+addresses = st.ip_addresses().map(lambda address: getattr(address, "ipv4_mapped", None) or address)
 proxies = st.sampled_from(["192.0.2.1", "192.0.2.15", "198.51.100.7", "2001:db8:0:1::9"])
 
 
@@ -154,7 +154,9 @@ def test_an_entry_that_is_no_bare_address_is_refused() -> None:
                 assert not entry or entry not in str(caught.value)
 
 
-@given(st.lists(addresses), addresses.filter(lambda item: item not in TRUSTED), st.lists(proxies))
+@given(
+    st.lists(addresses), addresses.filter(lambda address: address not in TRUSTED), st.lists(proxies)
+)
 def test_entries_before_the_guests_own_decide_nothing(
     forged: list[Address], guest: Address, through: list[str]
 ) -> None:

@@ -93,21 +93,21 @@ def test_a_listed_path_exists_and_depends_on_the_needed_halves_alone(
             # Either half would do, where it matters at all that there is a record.
             known = [(members, None), (None, userdata)] if needed.record else []
             assert needed.record or whole(path).status == 404
-        for item, other in known:
-            if item is not None or other is not None:
-                ask = asker(item, userdata=other, ec2_tree=tree, templates=TEMPLATES)
+        for document, data in known:
+            if document is not None or data is not None:
+                ask = asker(document, userdata=data, ec2_tree=tree, templates=TEMPLATES)
                 assert ask(path) == whole(path), path
 
 
 def check(ask: Ask, tree: str) -> None:
     """All that is listed is there, once, has a tag, and is what its type says."""
     result = [*crawl(ask, ec2_tree=tree), ("/metadata", ask("/metadata"))]
-    assert {path: item.status for path, item in result if item.status != 200} == {}
-    assert len({path for path, _one in result}) == len(result)
-    for path, one in result:
-        assert ask(path, if_none_match=dict(one.headers)["ETag"]).status == 304
-        if one.content_type == "application/json" and path != "/metadata":
-            json.loads(one.body, parse_constant=refuse_constant)
+    assert {path: answer.status for path, answer in result if answer.status != 200} == {}
+    assert len({path for path, _answer in result}) == len(result)
+    for path, answer in result:
+        assert ask(path, if_none_match=dict(answer.headers)["ETag"]).status == 304
+        if answer.content_type == "application/json" and path != "/metadata":
+            json.loads(answer.body, parse_constant=refuse_constant)
     keys = ask("/latest/meta-data/public-keys")
     if keys.status == 200:
         names = [line.partition("=")[2] for line in keys.body.decode().split("\n")]
@@ -139,7 +139,7 @@ WHOLE = {
 
 
 def test_ec2_has_the_members_of_the_document() -> None:
-    for item, body in [
+    for name, body in [
         ("ami-launch-index", "3"),
         ("instance-type", "c3"),
         ("local-ipv4", "10.0.0.1"),
@@ -151,8 +151,8 @@ def test_ec2_has_the_members_of_the_document() -> None:
         ("tags/instance", "empty\nrole"),
         ("tags/instance/role", "web"),
     ]:
-        result = asker(WHOLE)(f"/2021-03-23/meta-data/{item}")
-        assert (result.status, result.body.decode()) == (200, body), item
+        result = asker(WHOLE)(f"/2021-03-23/meta-data/{name}")
+        assert (result.status, result.body.decode()) == (200, body), name
     for version in ec2.VERSIONS[ec2.VERSIONS.index(ec2.OWN_SINCE) :]:
         like = "latest" if version >= ec2.TAGS_SINCE else ec2.OWN_SINCE
         for path in ("", "/meta-data/", "/meta-data/tags/instance/role"):

@@ -128,26 +128,26 @@ def test_the_tree_has_the_items_of_the_document_in_their_order() -> None:
     assert KNOWN(TREE).content_type.startswith("text/plain")
     for end in ("", "/"):
         assert lines(KNOWN(f"{TREE}{end}")) == ALWAYS + optional
-        for item, body in ITEMS.items():
-            answer = KNOWN(f"{TREE}/{item}{end}")
-            assert (answer.status, answer.body.decode()) == (200, body), item
-    for item in (
+        for path, body in ITEMS.items():
+            answer = KNOWN(f"{TREE}/{path}{end}")
+            assert (answer.status, answer.body.decode()) == (200, body), path
+    for path in (
         *("operating-systemslug", "operating-system/slugx", "instance-id/x", "public-keys/0"),
         *("local-hostname", "spot/x"),
     ):
-        assert parts(KNOWN(f"{TREE}/{item}")) == NOT_FOUND, item
+        assert parts(KNOWN(f"{TREE}/{path}")) == NOT_FOUND, path
 
 
 def test_an_empty_document_has_every_item_that_is_always_listed() -> None:
     for document in ({}, {"network": {"addresses": []}, "spot": None}):
         guest = equinix(document)
         assert lines(guest(TREE)) == ALWAYS
-        for item in ALWAYS:
-            body = ITEMS[item].encode() if item == "operating-system" else b""
-            assert (guest(f"{TREE}/{item}").status, guest(f"{TREE}/{item}").body) == (200, body)
+        for name in ALWAYS:
+            body = ITEMS[name].encode() if name == "operating-system" else b""
+            assert (guest(f"{TREE}/{name}").status, guest(f"{TREE}/{name}").body) == (200, body)
         assert guest(f"{TREE}/operating-system/license-activation").body == b"state"
-        for item in ("spot", "spot/termination-time", "public-ipv4", "public-ipv6", "local-ipv4"):
-            assert parts(guest(f"{TREE}/{item}")) == NOT_FOUND, item
+        for name in ("spot", "spot/termination-time", "public-ipv4", "public-ipv6", "local-ipv4"):
+            assert parts(guest(f"{TREE}/{name}")) == NOT_FOUND, name
 
 
 def test_the_other_versions_and_the_default_are_of_cloud_init() -> None:

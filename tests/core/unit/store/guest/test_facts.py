@@ -49,8 +49,8 @@ NOVA = {
 FORMS: tuple[dict[str, Any], ...] = (
     {"hostname": NAME, "facility": "az1", "ssh_keys": [{"key": KEY}], "network": EQUINIX},
     *(
-        {**OWN, "network": item}
-        for item in (VERSION1, MASKED, VERSION2, {"network": VERSION2}, DATA)
+        {**OWN, "network": network}
+        for network in (VERSION1, MASKED, VERSION2, {"network": VERSION2}, DATA)
     ),
     *({**NOVA, "network_data": DATA, **keys} for keys in ({}, {"public_keys": {"me": KEY}})),
     {**OWN, "ssh_keys": [], "public_keys": [KEY], "network_config": VERSION2},

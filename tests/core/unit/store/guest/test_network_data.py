@@ -80,8 +80,10 @@ def test_each_form_of_a_network_has_its_links_and_networks() -> None:
     }
     for name, config in GOOD.items():
         result = derived(config) or {"links": [], "networks": []}
-        links = " ".join(item["type"] for item in result["links"])
-        networks = ", ".join(f"{item['type']} {item['link']}" for item in result["networks"])
+        links = " ".join(link["type"] for link in result["links"])
+        networks = ", ".join(
+            f"{network['type']} {network['link']}" for network in result["networks"]
+        )
         assert f"{links}: {networks}" == expected[name], name
     assert result["links"][0]["name"] == "a", "the name of an interface is kept"
 
@@ -89,15 +91,15 @@ def test_each_form_of_a_network_has_its_links_and_networks() -> None:
 def plain(data: Config | None, **same: object) -> list[Config]:
     """Return links, networks and name servers without names and order; networks with *same*."""
     assert data is not None
-    links = [{**item, "name": ""} for item in data["links"]]
-    networks = [{**item, "id": "", "network_id": "", **same} for item in data["networks"]]
+    links = [{**link, "name": ""} for link in data["links"]]
+    networks = [{**network, "id": "", "network_id": "", **same} for network in data["networks"]]
     return sorted([*links, *networks, *data["services"]], key=str)
 
 
 def test_a_network_is_the_same_in_the_form_of_each_dialect() -> None:
     two = {"addresses": ["10.0.0.5/24", "10.9.0.5/24"], "gateway4": "10.0.0.1"}
     gateways = version2(a=nic(**two, routes=[{"to": "0.0.0.0/0", "via": "10.9.0.1"}]))
-    for config in (*GOOD.values(), *(item for item, _means in EQUINIX), gateways):
+    for config in (*GOOD.values(), *(config_ for config_, _means in EQUINIX), gateways):
         made = derived(config) or {}
         assert plain(derived({**made, "links": made["links"][::-1]})) == plain(made), config
         if "slaac" not in str(made):
@@ -112,9 +114,9 @@ def test_a_device_keeps_its_name_in_version_2_unless_another_one_is_on_it() -> N
         version2_of(read(GOOD[name]))["ethernets"]
         for name in ("a bond with VLANs", "static", "version 1, other spellings")
     )
-    names = [item.get("set-name") for item in (*named.values(), *alone.values())]
+    names = [ethernet.get("set-name") for ethernet in (*named.values(), *alone.values())]
     assert names == ["a", "b", None]
-    assert [item.get("accept-ra") for item in spelt.values()] == [None, True, True, True]
+    assert [ethernet.get("accept-ra") for ethernet in spelt.values()] == [None, True, True, True]
 
 
 def without(config: Config, *path: Any) -> Config:

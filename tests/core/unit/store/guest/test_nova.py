@@ -71,18 +71,18 @@ def stored(name: str, nova: Answers) -> Answers:
 def differences(nova: Answers, store: Answers) -> Iterator[Difference]:
     folders = {path.rpartition("/")[0] for path in {*nova, *store}}
     for path in sorted({*nova, *store}):
-        item, other = nova.get(path), store.get(path)
-        if item is None or other is None:
-            yield path, item[1] if item else ABSENT, other[1] if other else ABSENT
+        at_nova, at_store = nova.get(path), store.get(path)
+        if at_nova is None or at_store is None:
+            yield path, at_nova[1] if at_nova else ABSENT, at_store[1] if at_store else ABSENT
             continue
-        if item[0] != other[0]:
-            yield f"{path}: Content-Type", item[0], other[0]
+        if at_nova[0] != at_store[0]:
+            yield f"{path}: Content-Type", at_nova[0], at_store[0]
         if path in folders:
             # What only one of them lists is a difference of its own path.
-            common = [listing(path, body, {*nova} & {*store}) for body in (item[1], other[1])]
+            common = [listing(path, body, {*nova} & {*store}) for body in (at_nova[1], at_store[1])]
             yield from inner(path, *common)
         else:
-            yield from inner(path, item[1], other[1])
+            yield from inner(path, at_nova[1], at_store[1])
 
 
 def listing(folder: str, body: str, known: set[str]) -> str:
@@ -114,14 +114,14 @@ def test_each_difference_is_a_decision_of_the_page() -> None:
     used = set()
     for name in FACTS:
         nova = recorded(name)
-        for difference, item, other in differences(nova, stored(name, nova)):
+        for difference, at_nova, at_store in differences(nova, stored(name, nova)):
             rows = [
                 row
                 for row in DECISIONS
                 if any(fnmatchcase(difference, pattern) for pattern in LITERAL.findall(row[0]))
-                and fits(row[1], item)
-                and fits(row[2], other)
+                and fits(row[1], at_nova)
+                and fits(row[2], at_store)
             ]
-            assert rows, (name, difference, item, other)
+            assert rows, (name, difference, at_nova, at_store)
             used.update(rows)
     assert [row for row in DECISIONS if row not in used] == [], "no such difference"

@@ -192,7 +192,7 @@ def test_each_half_expires_by_itself_and_the_record_with_the_last(
     store.answers = {METADATA: metadata(), USERDATA: userdata()}
     guest = guest_of(build, repository, identity, expiry=60)
     for path, target in (("/metadata", METADATA), ("/userdata", USERDATA)):
-        assert [guest(item).status for item in ("/metadata", "/userdata")] == [200, 200]
+        assert [guest(half).status for half in ("/metadata", "/userdata")] == [200, 200]
         store.asked.clear()
         CLOCK.advance(61)
         guest(path)

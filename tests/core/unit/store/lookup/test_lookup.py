@@ -243,7 +243,7 @@ def test_pauses_between_tries_grow_and_differ() -> None:
     for attempt, least in ((1, 0.05), (3, 0.2), (9, 0.5)):
         pauses = {pause(attempt) for _ in range(20)}
         assert len(pauses) > 1
-        assert all(least <= item <= 2 * least for item in pauses), attempt
+        assert all(least <= pause <= 2 * least for pause in pauses), attempt
 
 
 def test_a_failed_query_rests_and_others_go_on(store: OtherStore, build: Build) -> None:
@@ -305,7 +305,7 @@ def test_queries_are_counted_by_their_outcome(store: OtherStore, build: Build) -
     with pytest.raises(LookupAnswerError):
         puller.get(INSTANCE)
     assert puller.find(ADDRESS + 100) is None
-    counts = {item: count - before[item] for item, count in counted().items()}
+    counts = {outcome: count - before[outcome] for outcome, count in counted().items()}
     assert counts == {"found": 1, "absent": 2, "away": 1, "nonsense": 1}
     assert get("dfmeta_store_keys_left_out_total") == left_out + 1
 
@@ -498,5 +498,5 @@ def test_queries_for_userdata_take_no_turns_from_those_for_metadata(
             waiting.acquire()
         for number in range(AT_ONCE):
             assert hostname(puller.get(numbered(number), METADATA_ALONE)) == "a"
-        assert not any(item.done() for item in futures)
+        assert not any(future.done() for future in futures)
         go.set()
