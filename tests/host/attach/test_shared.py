@@ -52,9 +52,9 @@ def test_values_of_engines_at_once_are_single(
         return [engine.attach(parent, wanted(f"{number}-{n}"))[0] for n in range(EACH)]
 
     with ThreadPoolExecutor(ENGINES) as pool:
-        given = [item for some in pool.map(run, range(ENGINES)) for item in some]
+        given = [attachment for some in pool.map(run, range(ENGINES)) for attachment in some]
     rows = engines[0].everything()
-    assert {row.id for row in rows} == {item.id for item in given}
+    assert {row.id for row in rows} == {attachment.id for attachment in given}
     assert len(rows) == ENGINES * EACH
     single(rows)
 

@@ -33,7 +33,7 @@ def reasons_of(service: str) -> dict[str, str]:
     """Open item to its reason, in the page's table of that unit."""
     (section,) = (section for section in sections(PAGE) if section.title == f"{service}.service")
     result = rows("\n\n".join(section.paragraphs))
-    return {item: reason for items, reason in result for item in re.findall("``([^`]+)``", items)}
+    return {name: reason for items, reason in result for name in re.findall("``([^`]+)``", items)}
 
 
 def test_each_open_item_has_its_reason(service: str) -> None:
@@ -41,12 +41,12 @@ def test_each_open_item_has_its_reason(service: str) -> None:
     done = analyze("security", "--offline=true", "--json=short", path)
     items = json.loads(done.stdout)
     # What does not apply has no value.
-    open_items = {item["name"] for item in items if item["set"] is False}
+    open_items = {setting["name"] for setting in items if setting["set"] is False}
     reasons = reasons_of(service)
     assert open_items - reasons.keys() == set(), "no reason is given"
     # Another release of the analyzer may know fewer.
-    assert reasons.keys() & {item["name"] for item in items} == open_items
-    assert [item for item, reason in reasons.items() if not reason.endswith(".")] == []
+    assert reasons.keys() & {setting["name"] for setting in items} == open_items
+    assert [name for name, reason in reasons.items() if not reason.endswith(".")] == []
 
 
 def test_exposure_is_within_that_of_the_page(service: str) -> None:

@@ -102,8 +102,8 @@ class Service(Closing):
         host: Namespace,
         *,
         parent_mac: str,
-        made: Callable[[dict[str, Any]], None] = lambda item: None,
-        unmade: Callable[[dict[str, Any]], None] = lambda item: None,
+        made: Callable[[dict[str, Any]], None] = lambda attachment: None,
+        unmade: Callable[[dict[str, Any]], None] = lambda attachment: None,
     ) -> None:
         self.lock = threading.Lock()
         self.parent_mac, self._made, self._unmade = parent_mac, made, unmade
@@ -121,8 +121,8 @@ class Service(Closing):
 
     def reset(self) -> None:
         """Forget everything, faults as well."""
-        for item in list(getattr(self, "attachments", {}).values()):
-            self._unmade(item)
+        for attachment in list(getattr(self, "attachments", {}).values()):
+            self._unmade(attachment)
         self.attachments: dict[Key, dict[str, Any]] = {}
         self.requests: deque[tuple[str, str]] = deque(maxlen=REMEMBERED)
         self.bodies: list[Any] = []
@@ -189,7 +189,7 @@ class Service(Closing):
         }:
             vid += 1
         self.next_vid = vid + 1
-        item = {
+        attachment = {
             "id": f"id-{vid}",
             "container": key[0],
             "ifname": key[1],
@@ -206,12 +206,12 @@ class Service(Closing):
             "dns": {"nameservers": ["192.0.2.53"]},
             "parent_mac": self.parent_mac,
         }
-        self.attachments[key] = item
-        self._made(item)
-        return 201, item
+        self.attachments[key] = attachment
+        self._made(attachment)
+        return 201, attachment
 
     def _collect(self, body: Any) -> tuple[int, object]:
-        valid = {(item["container"], item["ifname"]) for item in body["valid"]}
+        valid = {(pair["container"], pair["ifname"]) for pair in body["valid"]}
         mine = (body["network"], body["owner"])
         for key, one in list(self.attachments.items()):
             if (one["network"], one["owner"]) == mine and key not in valid:

@@ -22,8 +22,8 @@ def main(trigger: str, module: str, attribute: str, *options: str) -> int:
         patch()
         owner: Any = importlib.import_module(module)
         *path, name = attribute.split(".")
-        for item in path:
-            owner = getattr(owner, item)
+        for part in path:
+            owner = getattr(owner, part)
         setattr(owner, name, _defective(getattr(owner, name), trigger))
 
     runtime.patch = patch_and_break

@@ -31,9 +31,9 @@ class Relay(Closing):
         """Close the socket and its connections. Idempotent."""
         with self._lock:
             self._closed = True
-            for item in (self._listener, *self._sockets):
+            for sock in (self._listener, *self._sockets):
                 with contextlib.suppress(OSError):
-                    item.shutdown(socket.SHUT_RDWR)
+                    sock.shutdown(socket.SHUT_RDWR)
         self._open.set()
         self._listener.close()
         self.path.unlink(missing_ok=True)
@@ -78,9 +78,9 @@ class Relay(Closing):
                 if answers:
                     self._open.wait()
                 sink.sendall(piece)
-        for item in (source, sink):
+        for sock in (source, sink):
             with contextlib.suppress(OSError):
-                item.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._sockets.discard(source)
         source.close()

@@ -65,7 +65,7 @@ def system_calls(unit: Unit) -> set[str]:
     groups = _groups()
     allowed: set[str] = set(groups["@default"])
     for value in unit["SystemCallFilter"]:
-        names = {item for word in value.lstrip("~").split() for item in groups.get(word, {word})}
+        names = {call for word in value.lstrip("~").split() for call in groups.get(word, {word})}
         allowed = allowed - names if value.startswith("~") else allowed | names
     return allowed
 
@@ -81,7 +81,7 @@ def _groups() -> dict[str, set[str]]:
             mine.add(line.strip())
 
     def flat(name: str) -> set[str]:
-        return {item for m in listed[name] for item in (flat(m) if m.startswith("@") else {m})}
+        return {call for m in listed[name] for call in (flat(m) if m.startswith("@") else {m})}
 
     return {name: flat(name) for name in listed}
 
@@ -118,9 +118,9 @@ def _file_system(unit: Unit, writable: str) -> None:
         for place in (writable, "/dev", "/proc", "/sys"):
             _read_only(place, on=False, deep=False)
     if unit["ProtectHome"] == ["yes"]:
-        here = {os.path.realpath(item) for item in (sys.prefix, sys.base_prefix, __file__)}
+        here = {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, __file__)}
         for home in ("/home", "/root", "/run/user"):
-            if os.path.isdir(home) and not any(item.startswith(f"{home}/") for item in here):
+            if os.path.isdir(home) and not any(path.startswith(f"{home}/") for path in here):
                 _mount("tmpfs", home, "tmpfs", _MS_RDONLY)
     options = f"hidepid={unit['ProtectProc'][0]}"
     if unit.get("ProcSubset") == ["pid"]:

@@ -136,7 +136,7 @@ class Net:
         """Keep the keys of this moment: an address may give way to others of its port."""
         self.keys.update(self.side.probes)
         for row in self.agent.admin("/ports").json():
-            self.keys.update(item["key"] for item in row["addresses"])
+            self.keys.update(address["key"] for address in row["addresses"])
 
 
 def net_of(

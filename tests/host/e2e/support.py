@@ -274,12 +274,12 @@ class Capture(Closing):
         """Return the TCP segments, each once, but for those of the daemon's own probe."""
         result: dict[tuple[object, ...], Segment] = {}
         for when, data in self.frames():
-            item = _segment(when, data)
-            if item is None or SIDE.probes & {item.source, item.destination}:
+            segment = _segment(when, data)
+            if segment is None or SIDE.probes & {segment.source, segment.destination}:
                 continue
-            if first := result.get(item.identity):
-                item = replace(first, times=(*first.times, when))
-            result[item.identity] = item
+            if first := result.get(segment.identity):
+                segment = replace(first, times=(*first.times, when))
+            result[segment.identity] = segment
         return list(result.values())
 
     def segments_of(self, *ports: int) -> list[Segment]:

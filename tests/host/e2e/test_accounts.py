@@ -47,7 +47,7 @@ def taken(uid: str, pid: int, mark: str) -> list[str]:
     """What a process of that user gets of a process."""
     command = as_user(uid, *PYTHON, Path(thief.__file__).read_text(), str(pid), mark)
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd="/")
-    return [str(item) for item in json.loads(done.stdout)]
+    return [str(member) for member in json.loads(done.stdout)]
 
 
 def user_of(pid: int) -> str:
@@ -63,7 +63,9 @@ def served(
     put_nova(nova, guest)
     asks_own(guest)
     (pid,) = (
-        item for item in children(agent.pid) if program in Path(f"/proc/{item}/cmdline").read_text()
+        child
+        for child in children(agent.pid)
+        if program in Path(f"/proc/{child}/cmdline").read_text()
     )
     return guest, pid
 

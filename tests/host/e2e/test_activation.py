@@ -33,15 +33,15 @@ AGENT = (
 
 @pytest.fixture
 def activator(host: OpenvSwitch) -> Iterator[Activator]:
-    with Activator(host.namespace, AGENT) as item:
-        yield item
+    with Activator(host.namespace, AGENT) as activator:
+        yield activator
 
 
 @pytest.fixture
 def agent(make_agent: MakeAgent, activator: Activator) -> Agent:
-    item = make_agent(start=False)
-    item.activator = activator
-    return item
+    agent = make_agent(start=False)
+    agent.activator = activator
+    return agent
 
 
 @pytest.fixture

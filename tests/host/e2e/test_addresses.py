@@ -55,7 +55,7 @@ def slots(agent: Agent, guest: Guest) -> dict[int, str]:
     """Slot → address, in the order of the slots."""
     rows: list[dict[str, Any]] = agent.admin("/ports").json()
     (row,) = [row for row in rows if row["port"] == guest.port]
-    return {item["slot"]: item["ip"] for item in row["addresses"]}
+    return {address["slot"]: address["ip"] for address in row["addresses"]}
 
 
 def asks_from(guest: Guest, source: str) -> None:

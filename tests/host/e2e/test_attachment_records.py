@@ -64,7 +64,7 @@ class Site:
         """The containers of a VM that have an attachment."""
         with allowed(vm.namespace) as connection:
             listed = json.loads(connection.ask("GET", "/attachments").body)["attachments"]
-        return [item["container"] for item in listed]
+        return [attachment["container"] for attachment in listed]
 
     @contextlib.contextmanager
     def container(self, vm: Guest, name: str, **body: Any) -> Iterator[Container]:
@@ -116,8 +116,8 @@ def meta_data(guest: Guest) -> dict[str, Any]:
 
 
 def test_no_guest_reads_the_record_of_anothers_container(site: Site) -> None:
-    item, other = site.vms
-    with site.container(item, "c1", labels=LABELS) as first:
+    vm, other = site.vms
+    with site.container(vm, "c1", labels=LABELS) as first:
         # The id is no secret: the other VM names it in each place where it can name anything.
         stolen = first.instance_id
         labels = {"K8S_POD_NAME": "thief", "id": stolen, "instance_id": stolen}

@@ -58,8 +58,8 @@ def vm(host: OpenvSwitch, its_vm: Guest) -> Iterator[Guest]:
     """Provide the allowed VM, without attachments."""
     yield its_vm
     with allowed(its_vm.namespace) as connection:
-        for item in listed(connection):
-            path = f"/attachments/{item['container']}/{item['ifname']}?link=gone"
+        for attachment in listed(connection):
+            path = f"/attachments/{attachment['container']}/{attachment['ifname']}?link=gone"
             assert connection.ask("DELETE", path).status == 204
     wait_for(lambda: not ends(host), "the ports to go")
 
@@ -98,25 +98,33 @@ def test_an_attachment_is_made_found_and_deleted(
         assert (reply.status, json.loads(reply.body)["error"]) == (403, "not_privileged")
     with to(vm, service) as connection:
         assert connection.get_token().status == 200
-        item = made(connection, "c1", owner="cni", labels={"pod": "p"})
+        attachment = made(connection, "c1", owner="cni", labels={"pod": "p"})
         token = connection.token
-    assert (item["network"], item["mtu"], item["state"]) == ("pods", 1400, "active")
-    address = item["ips"][0]["address"]
-    assert item["ips"] == [{"address": address, "gateway": "10.20.0.1"}]
-    assert item["dns"] == {"nameservers": ["192.0.2.53"]}
-    assert (item["parent_mac"], item["owner"], item["labels"]) == (vm.mac, "cni", {"pod": "p"})
-    assert sorted(ends(host).values()) == [item["id"]] * 2
+    assert (attachment["network"], attachment["mtu"], attachment["state"]) == (
+        "pods",
+        1400,
+        "active",
+    )
+    address = attachment["ips"][0]["address"]
+    assert attachment["ips"] == [{"address": address, "gateway": "10.20.0.1"}]
+    assert attachment["dns"] == {"nameservers": ["192.0.2.53"]}
+    assert (attachment["parent_mac"], attachment["owner"], attachment["labels"]) == (
+        vm.mac,
+        "cni",
+        {"pod": "p"},
+    )
+    assert sorted(ends(host).values()) == [attachment["id"]] * 2
     # It is the same API over each address, and the token is the VM's.
     with Connection(vm.namespace) as connection:
         connection.token = token
-        assert json.loads(connection.ask("GET", "/attachments/c1/eth0").body) == item
+        assert json.loads(connection.ask("GET", "/attachments/c1/eth0").body) == attachment
     with Container(
         vm,
-        item["vid"],
+        attachment["vid"],
         address=address,
-        mac=item["mac"],
+        mac=attachment["mac"],
         address6=["fd13::5/64"],
-        instance_id=item["id"],
+        instance_id=attachment["id"],
     ) as container:
         # The container has a record of its own, and no token.
         url = HOSTS[service]

@@ -60,10 +60,10 @@ class Network:
 @pytest.fixture(scope="module")
 def _one_network() -> Iterator[Network]:
     with ExitStack() as stack:
-        item = Network(stack)
-        yield item
-        if item.central.running:
-            item.central.stop()
+        network = Network(stack)
+        yield network
+        if network.central.running:
+            network.central.stop()
 
 
 @pytest.fixture

@@ -58,8 +58,8 @@ def run(agent: Agent, guest: Guest, command: Iterable[str], **options: Any) -> t
     done = guest.namespace.run(command, check=False, env=NO_PROXY, **options)
     request = re.findall(rf" {guest.port} \S+ (\w+ \S+: \d+),", agent.log()[start:])
     assert request, done.stderr
-    counts = Counter(item.replace(":", "") for item in request)
-    return done.stdout, {item for item, count in counts.items() if count > 1}
+    counts = Counter(line.replace(":", "") for line in request)
+    return done.stdout, {line for line, count in counts.items() if count > 1}
 
 
 def fetch(agent: Agent, guest: Guest, name: str, command: list[str], *, full: bool) -> None:

@@ -129,9 +129,9 @@ def nova_agent(host: OpenvSwitch, agent: Agent, nova: RecordingNova) -> Iterator
     """The daemon with Nova, whose answer was asked for by no guest yet."""
     del nova
     agent.stop()
-    with Agent(host, NOVA_OPTIONS) as item:
-        yield item.start()
-        item.stop()
+    with Agent(host, NOVA_OPTIONS) as agent_:
+        yield agent_.start()
+        agent_.stop()
     agent.start()
 
 

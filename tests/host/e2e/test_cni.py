@@ -104,7 +104,7 @@ def test_the_body_has_what_the_runtime_said(vm: Vm, netns: Namespace) -> None:
     }
     assert "02:aa:00:00:00:01" in netns.ip("link show eth0")
     # One connection: token and request.
-    assert [item for item, _path in vm.service.requests] == ["PUT", "PUT"]
+    assert [method for method, _path in vm.service.requests] == ["PUT", "PUT"]
     vm.call("DEL", "c1")
 
 
@@ -118,7 +118,9 @@ def test_the_result_has_the_form_of_the_version(vm: Vm, netns: Namespace) -> Non
     for version in VERSIONS:
         status, result = vm.call("ADD", "c1", path(netns), cniVersion=version, prevResult=before)
         assert (status, result["cniVersion"]) == (0, version), result
-        assert [item["name"] for item in result["interfaces"]][:2] == ["lo", "eth0"], version
+        assert [interface["name"] for interface in result["interfaces"]][:2] == ["lo", "eth0"], (
+            version
+        )
         assert ("mtu" in result["interfaces"][1]) == (version == "1.1.0")
         (ip,) = result["ips"]
         assert ip["interface"] == 1, version
@@ -258,8 +260,8 @@ def test_an_add_that_fails_has_its_code_and_leaves_nothing(vm: Vm, netns: Namesp
         status, error = vm.call("ADD", "c1", path(netns))
         assert (status, error["code"]) == (1, Code.DECODE), raw[:80]
     for change in WRONG:
-        item = {"vid": 100, "mac": PARENT_MAC, "ips": [{"address": "10.0.0.1/8"}], **change}
-        vm.service.faults.extend([gives_token, says(201, item)])
+        attachment = {"vid": 100, "mac": PARENT_MAC, "ips": [{"address": "10.0.0.1/8"}], **change}
+        vm.service.faults.extend([gives_token, says(201, attachment)])
         status, error = vm.call("ADD", "c1", path(netns))
         assert (status, error["code"]) == (1, Code.DECODE), change
         # What cannot be used is given back.
@@ -281,7 +283,7 @@ def test_del_of_an_old_sandbox_does_not_touch_the_new_one(vm: Vm, netns: Namespa
     assert vm.call("ADD", "new", path(netns))[0] == 0
     assert vm.call("DEL", "old", path(netns)) == (0, None)
     assert "eth0" in netns.ip("link show")
-    assert [item for item, _i in vm.service.attachments] == ["new"]
+    assert [container for container, _i in vm.service.attachments] == ["new"]
     # With VLAN devices: that one is a veth, and not the attachment's.
     assert vm.call("DEL", "old", path(netns), link="vlan") == (0, None)
     assert "eth0" in netns.ip("link show")
@@ -457,16 +459,16 @@ def test_dockerd_gets_a_device_and_its_routes(vm: Vm, tmp_path: Path) -> None:
         assert docker.call("GetCapabilities") == scopes
         assert docker.call("CreateNetwork", Options=options(vm)) == {}
         made = docker.call("CreateEndpoint", Interface={"Address": "", "MacAddress": ""})
-        (item,) = vm.service.attachments.values()
-        address = {"Address": item["ips"][0]["address"], "MacAddress": item["mac"]}
-        assert (made, item["owner"]) == ({"Interface": address}, "docker")
+        (attachment,) = vm.service.attachments.values()
+        address = {"Address": attachment["ips"][0]["address"], "MacAddress": attachment["mac"]}
+        assert (made, attachment["owner"]) == ({"Interface": address}, "docker")
     # dockerd does not send the network again. The socket of the first process is replaced.
     with Driver(vm, tmp_path) as docker:
         joined = docker.call("Join", SandboxKey="/var/run/docker/netns/x")
         device = joined.pop("InterfaceName")
         assert device["DstPrefix"] == "eth"
         shown = vm.inside.ip(f"addr show {device['SrcName']}")
-        assert item["mac"] in shown
+        assert attachment["mac"] in shown
         assert "inet " not in shown
         assert joined == {
             "Gateway": "10.20.255.254",
@@ -481,8 +483,8 @@ def test_dockerd_gets_a_device_and_its_routes(vm: Vm, tmp_path: Path) -> None:
         assert vm.service.attachments == {}
         given = {"Address": "10.20.7.7/16", "MacAddress": "02:aa:00:00:00:01"}
         assert docker.call("CreateEndpoint", Interface=given) == {"Interface": {}}
-        (item,) = vm.service.attachments.values()
-        assert (item["ips"][0]["address"], item["mac"]) == tuple(given.values())
+        (attachment,) = vm.service.attachments.values()
+        assert (attachment["ips"][0]["address"], attachment["mac"]) == tuple(given.values())
         assert docker.call("DeleteEndpoint") == {}
         for _again in range(2):
             assert docker.call("DeleteNetwork") == {}

@@ -103,7 +103,7 @@ def forged(vm: ContainerVm, pod: Pod, other: Pod, victim: Pod) -> list[bytes]:
     (vid,) = [
         attachment["vid"] for attachment in vm.attachments() if attachment["container"] == pod.id
     ]
-    own, dst = (item.result["interfaces"][0]["mac"] for item in (pod, victim))
+    own, dst = (pod_.result["interfaces"][0]["mac"] for pod_ in (pod, victim))
     reply = frames.arp(op=2, sha=own, spa=other.address, tpa=victim.address, tha=dst)
     data = frames.udp(b"forged", dport=7)
     packet = frames.ipv4(data, dst=victim.address, src=other.address, proto=17)

@@ -240,7 +240,10 @@ def test_a_killed_daemon_loses_what_was_in_it_and_nothing_new(agent: Agent, busy
     def kill() -> None:
         # Flows of guests that it does not remember are made anew.
         ids = [guest.instance_id for guest in busy.guests]
-        wait_for(lambda: all(item in memory.read_text() for item in ids), "the daemon's memory")
+        wait_for(
+            lambda: all(instance_id in memory.read_text() for instance_id in ids),
+            "the daemon's memory",
+        )
         agent.kill()
         agent.start()
 

@@ -64,7 +64,7 @@ def made(agent: Agent, nova: RecordingNova, make_guest: MakeGuest, name: str) ->
 
 def pids(agent: Agent) -> list[int]:
     """Process ids of the daemon's haproxy; another one while it is replaced."""
-    return [item for item in children(agent.pid) if "haproxy" in comm(item)]
+    return [child for child in children(agent.pid) if "haproxy" in comm(child)]
 
 
 def comm(pid: int) -> str:
@@ -97,7 +97,7 @@ def test_a_plain_request_is_haproxys(agent: Agent, nova: RecordingNova, guest: G
     assert guest.curl(META_DATA, "--head").status == 200
     assert by_daemon(agent) == before
     responses = nova.requests()
-    assert [item.method for item in responses] == ["GET", "HEAD"]
+    assert [response.method for response in responses] == ["GET", "HEAD"]
     for response in responses:
         assert response.instance_id == guest.instance_id
         assert response.header("X-Tenant-ID") == guest.ids.project_id
@@ -204,7 +204,7 @@ def test_a_haproxy_that_is_killed_is_there_again(agent: Agent, guest: Guest) -> 
     os.kill(process, signal.SIGKILL)
     samples = batch.samples()
     answered = [sample for sample in samples if sample.status == 200]
-    assert all(uuid_in(item.body) == guest.instance_id for item in answered)
+    assert all(uuid_in(response.body) == guest.instance_id for response in answered)
     assert len(samples) - len(answered) <= 1, "the one that it had begun"
     assert pid(agent) != process
     assert "haproxy ended with status -9" in agent.log()

@@ -233,7 +233,7 @@ def test_generated_addresses_and_other_settings_are_put_right(host: Namespace) -
     host.sysctl(**{f"{KNOB}.accept_ra": 2, f"{KNOB}.addr_gen_mode": 0})
     done = ensure(host, side)
     assert done[:2] == [*SIX.steps[:2]]
-    assert [item for item in done[2:] if not item.startswith("no address fe80::")] == []
+    assert [line for line in done[2:] if not line.startswith("no address fe80::")] == []
     assert addresses6(host) == [f"{HOST_IP6}/128"]
     ip(host, f"link set {DEVICE} mtu 1279")
     with host.inside():

@@ -33,7 +33,7 @@ def in_place(host: OpenvSwitch) -> bool:
             return False
         network = None if SIDE.rules else SIDE.keys.network(6)
         result = read_host(TAP, SIDE.ip6, table=2, family=IPV6, keys=SIDE.keys, network=network)
-    own = [str(item) for name, item in result.addresses if name == TAP]
+    own = [str(address) for name, address in result.addresses if name == TAP]
     whole = result.up and result.route and result.neighbour and result.way_back == TAP
     return bool(whole and all(rule.present for rule in result.rules)) and own == [f"{SIDE.ip6}/128"]
 

@@ -168,7 +168,7 @@ def test_no_spelling_of_a_header_that_nova_believes_reaches_it(
     nova: RecordingNova, guest: Guest
 ) -> None:
     for name, value in OURS.items():
-        lines = [f"{item}: {value}" for item in spellings(name)]
+        lines = [f"{spelling}: {value}" for spelling in spellings(name)]
         lines += [f"{name}: {value}", f"{name}:", f"{name}: \t{value}, {guest.instance_id}"]
         for start in range(0, len(lines), 50):
             some = [line.encode() for line in lines[start : start + 50]]

@@ -73,7 +73,7 @@ def known_to(nova: RecordingNova, name: str) -> str:
 def row(agent: Agent, guest: Guest) -> dict[str, Any]:
     """What ``dfmeta ports`` has of a guest."""
     rows = json.loads(agent.ctl("ports", "--format", "json").stdout)
-    result: dict[str, Any] = next((item for item in rows if item["port"] == guest.port), {})
+    result: dict[str, Any] = next((row for row in rows if row["port"] == guest.port), {})
     return result
 
 

@@ -40,7 +40,7 @@ class World:
 
 
 def row(agent: Agent, guest: Guest) -> dict[str, Any]:
-    (result,) = [item for item in agent.admin("/ports").json() if item["port"] == guest.port]
+    (result,) = [row for row in agent.admin("/ports").json() if row["port"] == guest.port]
     return dict(result)
 
 
@@ -70,19 +70,19 @@ def test_each_guest_gets_its_own(world: World) -> None:
 def test_containers_behind_a_guest_get_their_own_with_the_same_addresses(world: World) -> None:
     parent = world.other
     with (
-        Container(parent, 100, address6=[f"{ULA}/64"]) as item,
-        Container(parent, 4094, address6=[f"{ULA}/64"]) as two,
+        Container(parent, 100, address6=[f"{ULA}/64"]) as first,
+        Container(parent, 4094, address6=[f"{ULA}/64"]) as second,
     ):
-        declare(parent, item.entry(), two.entry())
-        for container in (item, two):
+        declare(parent, first.entry(), second.entry())
+        for container in (first, second):
             put(world.agent, container)
         for service in (METADATA_IP, OPENSTACK6, EC2_6):
-            for guest in (item, two, item, two):
+            for guest in (first, second, first, second):
                 asks_own(guest, host=service)
         for service in (METADATA_IP, OPENSTACK6):
             asks_own(parent, host=service)
         declare(parent)
-        wait_for(lambda: is_unanswered(item), "the subports to be removed")
+        wait_for(lambda: is_unanswered(first), "the subports to be removed")
     asks_own(parent)
 
 

@@ -249,7 +249,7 @@ def test_the_bridge_is_as_neutron_has_it(world: World) -> None:
     third, fourth = world.friends
     tags = [tag(guest) for guest in world.guests]
     assert len(set(tags)) == 3
-    assert all(isinstance(item, int) and item != DEAD_VLAN for item in tags)
+    assert all(isinstance(tag, int) and tag != DEAD_VLAN for tag in tags)
     assert third.ping(fourth.ip)
     # Nothing of the twins' passes the firewall.
     assert not world.twins[0].ping("10.0.0.8", timeout=SILENCE)

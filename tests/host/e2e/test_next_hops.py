@@ -22,7 +22,7 @@ def reaches(guest: Guest) -> bool:
 def neighbour(guest: Guest) -> str:
     """The MAC that the guest has for the next hop; empty: none."""
     result = json.loads(guest.namespace.run(["ip", "-j", "neigh", "show", HOP]).stdout or "[]")
-    return next((item["lladdr"] for item in result if "lladdr" in item), "")
+    return next((neighbour["lladdr"] for neighbour in result if "lladdr" in neighbour), "")
 
 
 def has_flow(guest: Guest) -> bool:

@@ -30,8 +30,8 @@ host = shared.host
 @pytest.fixture(scope="module")
 def relay(host: OpenvSwitch) -> Iterator[Relay]:
     """Between OVSDB and the daemon."""
-    with Relay(host.db_socket, host.rundir / "relay.sock") as item:
-        yield item
+    with Relay(host.db_socket, host.rundir / "relay.sock") as relay:
+        yield relay
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def fates(host: OpenvSwitch, known: Guest, frames: list[tuple[int, bytes]]) -> l
     for vlan in (0, TENANT):
         host.appctl("fdb/add", BRIDGE, known.port, str(vlan), known.mac)
     with Tracer(host, {number: number for number in range(1000)}) as tracer:
-        texts = [item.text for item in tracer.trace(frames)]
+        texts = [trace.text for trace in tracer.trace(frames)]
     return [line for text in texts for line in text.splitlines() if line.startswith("Datapath")]
 
 
@@ -152,7 +152,7 @@ def test_other_frames_go_where_they_would_without_dfmeta(
     host: OpenvSwitch, ports: dict[str, Guest], make_agent: MakeAgent
 ) -> None:
     names = [(name, kind) for name in ports for kind in traffic(ports, name)]
-    frames = [(ports[n].ofport, item) for n in ports for item in traffic(ports, n).values()]
+    frames = [(ports[n].ofport, frame) for n in ports for frame in traffic(ports, n).values()]
     before = fates(host, ports["neighbour"], frames)
     assert len(before) == len(frames)
     agent = make_agent()

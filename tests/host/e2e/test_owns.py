@@ -92,7 +92,9 @@ class Host(Shell):
         for link in json.loads(run(["ip", "-json", "address"]).stdout):
             if {"UP", "LOWER_UP"} <= set(link["flags"]):
                 addresses = [
-                    item["local"] for item in link["addr_info"] if item["family"] == "inet6"
+                    address["local"]
+                    for address in link["addr_info"]
+                    if address["family"] == "inet6"
                 ]
                 multicast = [] if "LOOPBACK" in link["flags"] else ["ff00::/8"]
                 wanted |= {(dst, link["ifname"]) for dst in addresses + multicast}
@@ -197,9 +199,11 @@ def test_the_host_has_no_object_of_another_kind(came: View) -> None:
 def test_every_rule_and_route_is_on_the_page(came: View) -> None:
     assert came["rules"] < SHOWN
     # The kernel's own come with an address.
-    routes = {item.replace("table 2 ", "") for item in came["routes"] if "proto kernel" not in item}
+    routes = {
+        route.replace("table 2 ", "") for route in came["routes"] if "proto kernel" not in route
+    }
     assert {route for route in routes if not route.startswith("multicast ff00::/8")} < SHOWN
-    assert {item.replace(f"dev {TAP} ", "") for item in came["neighbours"]} < SHOWN
+    assert {neighbour.replace(f"dev {TAP} ", "") for neighbour in came["neighbours"]} < SHOWN
     assert came["addresses"] == {
         f"inet 169.254.169.254/32 scope global {TAP}",
         "inet6 fd00:a9fe:a9fe:a9fe::a9fe/128 scope global nodad noprefixroute",
@@ -218,14 +222,14 @@ def test_every_socket_and_process_is_on_the_page(came: View) -> None:
     }
     for word in ("TCP 127.0.0.1:9697", "``@dfmeta-agent ...``", "``@dfmeta-listener ...``"):
         assert f"* - {word}" in PAGE
-    agent, holder = sorted(came["processes"], key=lambda item: "holder" in item)
+    agent, holder = sorted(came["processes"], key=lambda process: "holder" in process)
     assert "dfmeta-agent --config-file" in agent
     assert "python -P -S -m dfmeta.cmd.holder" in holder
     assert "``python -P -S -m dfmeta.cmd.holder``" in PAGE
 
 
 def test_every_flow_has_the_pages_cookie_and_no_other_changes(seen: Seen, came: View) -> None:
-    assert all(item.startswith(OURS) for item in came["flows"])
+    assert all(flow.startswith(OURS) for flow in came["flows"])
     assert seen.before["flows"] < seen.running["flows"]
     (counts,) = COUNTS.findall(" ".join(PAGE.split()))
     assert len(came["flows"]) == sum(map(int, counts))
@@ -233,12 +237,12 @@ def test_every_flow_has_the_pages_cookie_and_no_other_changes(seen: Seen, came: 
 
 def test_the_port_is_as_the_page_shows_it_and_else_as_any_other(came: View) -> None:
     for table in ("Port", "Interface"):
-        (step,) = [item for item in STEPS if f"list {table} " in item.command]
+        (step,) = [step for step in STEPS if f"list {table} " in step.command]
         shown = {line.partition(":")[0].strip() for line in step.shown}
-        columns = {item.partition(" ")[2] for item in came[table] if item.startswith(f"{TAP} ")}
+        columns = {row.partition(" ")[2] for row in came[table] if row.startswith(f"{TAP} ")}
         assert len(columns) == len(came[table])
         others = {column for column in columns if not column.startswith((*shown, *OF_A_DEVICE))}
-        assert {item.partition(" ")[2] for item in others} <= DEFAULTS
+        assert {row.partition(" ")[2] for row in others} <= DEFAULTS
 
 
 def test_at_its_end_only_what_the_page_says_goes(seen: Seen) -> None:

@@ -26,13 +26,13 @@ def test_a_guest_gets_what_is_pushed_to_its_host(
     assert json.loads(web.curl(META_DATA).body)["hostname"] == "web"
     assert web.curl("/latest/user-data").body == b"#!/bin/sh\n"
     assert other.curl(META_DATA).status == 404
-    item = f"/device-metadata/{web.instance_id}"
-    assert agent.admin(item).json() == {"hostname": "web"}
+    path = f"/device-metadata/{web.instance_id}"
+    assert agent.admin(path).json() == {"hostname": "web"}
     (row,) = agent.admin("/records").json()
     assert (row["id"], row["hostname"], row["userdata_bytes"]) == (web.instance_id, "web", 10)
     push(agent, "metadata", web, metadata={"hostname": "web2"})
     assert json.loads(web.curl(META_DATA).body)["hostname"] == "web2"
-    assert agent.admin(item, method="DELETE").status == 200
-    assert agent.admin(item).status == 404
+    assert agent.admin(path, method="DELETE").status == 200
+    assert agent.admin(path).status == 404
     assert web.curl("/metadata").status == 404
     assert web.curl("/latest/user-data").status == 200

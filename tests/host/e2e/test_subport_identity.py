@@ -37,7 +37,7 @@ def vm_of(make_guest: MakeGuest) -> Guest:
 def row(agent: Agent, vid: int) -> dict[str, object]:
     """Return the row of a subport in the listing; empty: there is none."""
     rows = agent.admin("/ports").json()
-    return next((item for item in rows if item["segmentation_id"] == vid), {})
+    return next((row for row in rows if row["segmentation_id"] == vid), {})
 
 
 def test_nova_is_asked_for_a_containers_own_instance(

@@ -87,8 +87,8 @@ def test_a_bridge_on_an_interface_has_not_its_role(udev: Udev) -> None:
     )
     udev.run(["udevadm", "trigger", "--action=change", "--subsystem-match=net"])
     udev.run(["udevadm", "settle", "--timeout=10"])
-    present = {item: udev.properties(f"/sys/class/net/{item}") for item in ("eth0", "br0")}
-    assert {item: roles(properties) for item, properties in present.items()} == {
+    present = {device: udev.properties(f"/sys/class/net/{device}") for device in ("eth0", "br0")}
+    assert {device: roles(properties) for device, properties in present.items()} == {
         "eth0": ["lan"],
         "br0": [],
     }
@@ -157,7 +157,7 @@ def test_a_disk_on_each_bus_has_its_role_and_its_partitions_have_links(
     with Udev(sysfs=machine.root) as udev:
         assert tag(udev, [disk("db", **members)], "--output", FILE) == ""
         whole, part, strange = (
-            udev.test(f"/sys/devices/{item}") for item in (path, f"{path}/{name}2", other)
+            udev.test(f"/sys/devices/{device}") for device in (path, f"{path}/{name}2", other)
         )
     assert whole[1] == part[1] == []
     assert (roles(whole[0]), whole[0]["DEVLINKS"]) == (["db"], "/dev/disk/by-role/db")

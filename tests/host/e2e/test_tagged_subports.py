@@ -53,7 +53,7 @@ class Site:
 
     def declare(self, vm: Guest) -> None:
         """Declare the subports of a virtual machine as they were made."""
-        declare(vm, *(item.entry() for item in self.of(vm)))
+        declare(vm, *(container.entry() for container in self.of(vm)))
 
 
 @pytest.fixture(scope="module")
@@ -96,14 +96,14 @@ def _all_are_served(request: pytest.FixtureRequest) -> Iterator[None]:
     """Afterwards each guest gets its own."""
     yield
     site: Site = request.getfixturevalue("site")
-    for item in (*site.vms, *site.containers.values()):
-        asks_own(item)
+    for guest in (*site.vms, *site.containers.values()):
+        asks_own(guest)
 
 
 def test_each_guest_gets_its_own_over_both_versions_of_ip(site: Site) -> None:
     for address in HOSTS:
-        for item in (*site.containers.values(), *site.vms[: 2 if address != EC2_6 else 0]):
-            asks_own(item, host=address)
+        for guest in (*site.containers.values(), *site.vms[: 2 if address != EC2_6 else 0]):
+            asks_own(guest, host=address)
     assert site.vms[0].ping(site.vms[1].ip)
 
 
@@ -141,9 +141,11 @@ def test_other_tags_and_second_tags_gain_nothing(
     for one in (vm, container):
         asks_own(one)
     rows = agent.admin("/ports").json()
-    known = {item["key"] for row in rows for item in row["addresses"]}
+    known = {address_["key"] for row in rows for address_ in row["addresses"]}
     own = {vm.instance_id, container.instance_id}
-    theirs = {item["key"] for row in rows if row["instance"] in own for item in row["addresses"]}
+    theirs = {
+        address_["key"] for row in rows if row["instance"] in own for address_ in row["addresses"]
+    }
     host.vsctl("set", "Open_vSwitch", ".", f"other_config:vlan-limit={limit}")
     before = agent.metric("dfmeta_packet_ins_total")
     with Capture(host.namespace, SIDE.tap, arriving=True) as tap:
@@ -180,10 +182,10 @@ def test_a_container_that_claims_anothers_key_gets_its_own(agent: Agent, site: S
 
 
 def test_only_the_mac_of_its_entry_is_served_on_a_vlan(agent: Agent, site: Site) -> None:
-    item = site[1, 300]
-    others = [other.entry() for other in site.of(item.parent) if other is not item]
-    declare(item.parent, *others, item.entry(mac="fa:16:3f:00:00:77"))
-    wait_for(lambda: is_unanswered(item), "the MAC to be refused")
-    declare(item.parent, *others, item.entry(mac=item.mac.upper()))
-    wait_for(lambda: not is_unanswered(item), "the container to be served again")
-    site.declare(item.parent)
+    container = site[1, 300]
+    others = [other.entry() for other in site.of(container.parent) if other is not container]
+    declare(container.parent, *others, container.entry(mac="fa:16:3f:00:00:77"))
+    wait_for(lambda: is_unanswered(container), "the MAC to be refused")
+    declare(container.parent, *others, container.entry(mac=container.mac.upper()))
+    wait_for(lambda: not is_unanswered(container), "the container to be served again")
+    site.declare(container.parent)

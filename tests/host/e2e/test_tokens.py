@@ -26,8 +26,8 @@ def test_a_token_of_another_guest_is_401(make_agent: MakeAgent, make_guest: Make
     """The other has the same addresses."""
     agent, guest = make_agent(), make_guest("one")
     twin = make_guest("twin", mac=guest.mac)
-    for item in (guest, twin):
-        put(agent, item)
+    for guest_ in (guest, twin):
+        put(agent, guest_)
     token = issue(guest)
     refused = show(twin, token)
     # It names its way out (RFC 9110, 11.6.1).

@@ -56,8 +56,8 @@ def make_vm(host: OpenvSwitch, agent: Agent, name: str, number: int) -> Vm:
     made = Vm(trunk, {})
     for vid in VIDS:
         made.containers[vid] = Container(trunk, vid, f"{name}-{vid}", address=ADDRESS, mac=MAC)
-    for item in made.everyone():
-        put(agent, item, hostname=item.name)
+    for guest_ in made.everyone():
+        put(agent, guest_, hostname=guest_.name)
     made.name_containers()
     return made
 
@@ -70,8 +70,8 @@ def vms(host: OpenvSwitch, agent: Agent) -> Iterator[list[Vm]]:
     yield made
     for vm in made:
         vm.trunk.close()
-        for item in vm.everyone():
-            item.close()
+        for guest in vm.everyone():
+            guest.close()
 
 
 def rows(agent: Agent) -> dict[str, dict[str, object]]:
@@ -96,8 +96,8 @@ def test_vms_and_containers_get_their_own(vms: list[Vm]) -> None:
     """The containers have the same MAC, the same address, and VLAN ids that occur twice."""
     for service in FAMILIES:
         for vm in vms:
-            for item in vm.everyone():
-                asks_own(item, host=service)
+            for guest in vm.everyone():
+                asks_own(guest, host=service)
 
 
 def test_a_subport_without_an_instance_gets_404_and_never_its_vms(

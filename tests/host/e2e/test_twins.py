@@ -57,7 +57,7 @@ def test_nova_is_asked_for_the_right_one_of_two_guests_with_one_ip_and_mac(
     requests = nova.requests()
     assert [r.status for r in requests] == [200] * 100
     instance_ids = [request.instance_id for request in requests]
-    assert {item: instance_ids.count(item) for item in instance_ids} == {
+    assert {instance_id: instance_ids.count(instance_id) for instance_id in instance_ids} == {
         guest.instance_id: 50 for guest in both
     }
     for request in requests:

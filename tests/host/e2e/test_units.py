@@ -53,9 +53,9 @@ class Manager:
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
-    item = Manager(tmp_path / "notify")
-    yield item
-    item.close()
+    manager = Manager(tmp_path / "notify")
+    yield manager
+    manager.close()
 
 
 def check_sandbox(pid: int, unit: Path) -> None:
@@ -69,7 +69,9 @@ def check_sandbox(pid: int, unit: Path) -> None:
 def check_memory(pid: int, unit: Path) -> None:
     """All that the process and its workers have had at most is a small part of what they may."""
     (most,) = sandbox.read_unit(unit)["MemoryMax"]
-    peak = sum(int(status_of(item)["VmHWM"].split()[0]) << 10 for item in (pid, *children(pid)))
+    peak = sum(
+        int(status_of(process)["VmHWM"].split()[0]) << 10 for process in (pid, *children(pid))
+    )
     assert HEADROOM * peak < int(most.removesuffix("G")) << 30
 
 

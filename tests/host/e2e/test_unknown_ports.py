@@ -44,7 +44,7 @@ def served(host: OpenvSwitch, ofport: int) -> list[str]:
 
 def row(agent: Agent, port: str) -> dict[str, Any]:
     """The port's row in the listing; empty: there is none."""
-    return next((item for item in agent.admin("/ports").json() if item["port"] == port), {})
+    return next((row for row in agent.admin("/ports").json() if row["port"] == port), {})
 
 
 def asks_twice_in_vain(host: OpenvSwitch, guest: Guest) -> None:

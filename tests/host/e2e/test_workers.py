@@ -149,7 +149,7 @@ def test_a_late_worker_answers_no_guest_by_an_old_identity(
     os.kill(late, signal.SIGSTOP)
     try:
         guest.set_external_ids(**{"vm-uuid": successor})
-        batches = [item.start_many(1, path=META_DATA) for item in (guest, other)]
+        batches = [guest_.start_many(1, path=META_DATA) for guest_ in (guest, other)]
         wait_for(
             lambda: agent.metric("dfmeta_packet_ins_total", outcome="learned") == learned + 2,
             "both first SYNs",

@@ -149,7 +149,7 @@ class NeutronServer(Closing):
     def described(self, beginning: str) -> list[str]:
         """Return the ids of the ports whose description begins so: of the database, see there."""
         with contextlib.closing(self.database()) as base:
-            return [item for (item,) in base.execute(_DESCRIBED, (beginning, beginning))]
+            return [port_id for (port_id,) in base.execute(_DESCRIBED, (beginning, beginning))]
 
     def trunk_of(self, port: str) -> str:
         """Return the id of the trunk of a parent, of the database."""

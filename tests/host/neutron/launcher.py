@@ -163,11 +163,11 @@ def _trunk(row: dict[str, Any]) -> trunk.Trunk:
     subports = [
         trunk.SubPort(
             trunk_id=row["id"],
-            port_id=item["id"],
+            port_id=subport["id"],
             segmentation_type="vlan",
-            segmentation_id=item["vid"],
+            segmentation_id=subport["vid"],
         )
-        for item in row["subports"]
+        for subport in row["subports"]
     ]
     return trunk.Trunk(
         id=row["id"],
@@ -223,8 +223,8 @@ class Server:
         before, self._rows = self._rows, {row["id"]: row for row in document["ports"]}
         self._trunks = {row["parent"]: _trunk(row) for row in document["trunks"]}
         kinds: dict[str, dict[str, Any]] = {}
-        for item in _everything(document, self._revision):
-            kinds.setdefault(item.obj_name(), {})[item.id] = item
+        for stored in _everything(document, self._revision):
+            kinds.setdefault(stored.obj_name(), {})[stored.id] = stored
         self._objects = kinds
         return [key for key, row in self._rows.items() if before.get(key) != row]
 
@@ -309,15 +309,15 @@ class Server:
             return True
 
         known = self._objects.get(resource_type, {}).values()
-        return [item.obj_to_primitive() for item in known if matches(item)]
+        return [stored.obj_to_primitive() for stored in known if matches(stored)]
 
     def pull(self, resource_type: str, resource_id: str, **_: Any) -> Any:
         """Return one object, or None if it does not exist; a trunk by its parent's port."""
         if resource_type == "Trunk":
             result = self._trunks.get(resource_id)
             return None if result is None else result.obj_to_primitive()
-        item = self._objects.get(resource_type, {}).get(resource_id)
-        return None if item is None else item.obj_to_primitive()
+        stored = self._objects.get(resource_type, {}).get(resource_id)
+        return None if stored is None else stored.obj_to_primitive()
 
 
 def _push(kind: str, changed: list[Any], event: str) -> None:

@@ -18,8 +18,8 @@ __all__ = ["engines", "server", "vm", "whole", "world"]
 @pytest.fixture(scope="module")
 def switch() -> Iterator[OpenvSwitch]:
     """A switch without devices, for the tests of a module."""
-    with OpenvSwitch(dummies=True) as item:
-        yield item
+    with OpenvSwitch(dummies=True) as switch:
+        yield switch
 
 
 @pytest.fixture

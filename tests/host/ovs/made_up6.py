@@ -197,8 +197,8 @@ def states(draw: st.DrawFn) -> State:
     ip6, guest_ip6 = draw(st.sampled_from(taps))
     guests = []
     for endpoint in draw(endpoints()):
-        served = [item for item in draw(st.lists(addresses, unique=True, max_size=5))
-                  if str(item.service) in guest_ip6]  # fmt: skip
+        served = [address for address in draw(st.lists(addresses, unique=True, max_size=5))
+                  if str(address.service) in guest_ip6]  # fmt: skip
         given = dict(zip(draw(st.permutations(SLOTS6)), served, strict=False))
         known = given | draw(st.sampled_from([{}, {SLOTS[0]: OLD}]))
         guests.append(ServedEndpoint(endpoint, known, floods=draw(floods)))

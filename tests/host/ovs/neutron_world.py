@@ -72,7 +72,7 @@ class Api(NeutronApi):
 
     @property
     def changes(self) -> list[str]:
-        return [item for item in self.sent if not item.startswith("GET")]
+        return [request for request in self.sent if not request.startswith("GET")]
 
 
 class LostError(SourceError):
@@ -146,8 +146,8 @@ class World:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[NeutronServer]:
-    with NeutronServer() as item:
-        yield item.start()
+    with NeutronServer() as server:
+        yield server.start()
 
 
 @pytest.fixture(scope="module")
@@ -219,17 +219,17 @@ class Engines:
 
     def check(self, engine: AttachmentEngine) -> None:
         """Tables and Neutron should be the same."""
-        rows = {item.port_id: item for item in engine.everything()}
+        rows = {attachment.port_id: attachment for attachment in engine.everything()}
         assert {row.state for row in rows.values()} <= {AttachmentState.ACTIVE}
         assert set(self.world.ours()) == rows.keys()
         for parent in self.parents:
             its = {port: row for port, row in rows.items() if row.parent == parent.port_id}
-            vids = {port: item.vid for port, item in its.items()}
+            vids = {port: attachment.vid for port, attachment in its.items()}
             assert self.world.server.subports(trunk_of(self.world, parent)) == vids
             if not is_patch(parent):
                 entries = self.world.entries(parent)
                 message = {entry["port_id"]: entry["attachment"] for entry in entries}
-                assert message == {port: item.id for port, item in its.items()}
+                assert message == {port: attachment.id for port, attachment in its.items()}
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ class Pair:
         self.model.feed(data)
         for answers in (self.answers, self.connection.exchange(data, last)):
             entries = [entry for answer in answers[:-1] for entry in _parsed(answer).body]
-            result = [item.flow for item in map(self.wire.found, entries) if item is not None]
+            result = [entry.flow for entry in map(self.wire.found, entries) if entry is not None]
             assert len(result) == len(flows)
             assert set(result) == set(flows)
 

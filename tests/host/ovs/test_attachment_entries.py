@@ -50,7 +50,7 @@ def write(host: OpenvSwitch, text: str, name: str = "tap1") -> None:
 
 
 def ports(*those: Attachment) -> dict[str, Attachment]:
-    return {item.port_id: item for item in those}
+    return {attachment.port_id: attachment for attachment in those}
 
 
 def entry(one: Attachment) -> dict[str, Any]:
@@ -63,21 +63,21 @@ def test_entries_come_and_go_beside_those_of_others(
 ) -> None:
     before = vms.rows(host)["tap1"]["external_ids"]
     write(host, '[{"vid":7,"of":"another program"}]')
-    item, two = vms.attachment(vm, 100, instance=INSTANCE), vms.attachment(vm, 101)
-    entries.write(vm, ports(item))
-    entries.write(vm, ports(item, two))
+    first, second = vms.attachment(vm, 100, instance=INSTANCE), vms.attachment(vm, 101)
+    entries.write(vm, ports(first))
+    entries.write(vm, ports(first, second))
     other = {"vid": 7, "of": "another program"}
-    assert listed(host) == [other, entry(item), entry(two)]
+    assert listed(host) == [other, entry(first), entry(second)]
     # A port that was made anew.
-    again = replace(item, port_id=INSTANCE)
+    again = replace(first, port_id=INSTANCE)
     entries.write(vm, ports(again))
-    assert listed(host) == [other, entry(two), entry(again)]
-    entries.remove({two.id, INSTANCE})
+    assert listed(host) == [other, entry(second), entry(again)]
+    entries.remove({second.id, INSTANCE})
     assert listed(host) == [other, entry(again)]
     host.vsctl("remove", "Interface", "tap1", "external_ids", KEY, wait=False)
-    entries.write(vm, ports(two))
-    entries.remove({two.id})
-    entries.remove({two.id})
+    entries.write(vm, ports(second))
+    entries.remove({second.id})
+    entries.remove({second.id})
     entries.remove(set())
     assert vms.rows(host)["tap1"]["external_ids"] == before
 
@@ -86,19 +86,19 @@ def test_an_entry_of_an_operator_stands(
     host: OpenvSwitch, vm: Parent, entries: ListEntries
 ) -> None:
     write(host, '[{"vid":100}]')
-    item, two = vms.attachment(vm, 100), vms.attachment(vm, 101)
-    for items in ([two, item], [item]):
+    first, second = vms.attachment(vm, 100), vms.attachment(vm, 101)
+    for items in ([second, first], [first]):
         with pytest.raises(AttachDriverError, match="tap1: VID 100 has an entry of") as caught:
             entries.write(vm, ports(*items))
         assert (caught.value.fields["taken"], "whole" in caught.value.fields) == (True, False)
-    entries.remove({item.id})
+    entries.remove({first.id})
     assert listed(host) == [{"vid": 100}]
     # So does a list that cannot be read.
     write(host, "odd")
     with pytest.raises(AttachDriverError, match="tap1: it is not JSON") as caught:
-        entries.write(vm, ports(item))
+        entries.write(vm, ports(first))
     assert caught.value.fields["whole"]
-    entries.remove({item.id})
+    entries.remove({first.id})
     assert vms.rows(host)["tap1"]["external_ids"][KEY] == "odd"
 
 
@@ -124,8 +124,8 @@ def test_the_state_has_the_lists_where_tags_reach_the_bridge(
 ) -> None:
     vms.plug(host, "tpi-1", iface_id=INSTANCE)
     write(host, '[{"vid":100}]', "tpi-1")
-    item, gone = vms.attachment(vm, 100), vms.attachment(vm, 102)
-    entries.write(vm, ports(item, gone))
+    kept, gone = vms.attachment(vm, 100), vms.attachment(vm, 102)
+    entries.write(vm, ports(kept, gone))
     other = {"vid": 101, "instance_id": "odd"}
     write(host, json.dumps([*listed(host), other]))
     state = WiredPorts(
@@ -133,7 +133,7 @@ def test_the_state_has_the_lists_where_tags_reach_the_bridge(
     ).state()
     assert state.claims == {
         vm.port_id: [
-            ListClaim(100, item.id, item.port_id),
+            ListClaim(100, kept.id, kept.port_id),
             ListClaim(102, gone.id, gone.port_id),
             ListClaim(101, "", ""),
         ]
@@ -141,11 +141,11 @@ def test_the_state_has_the_lists_where_tags_reach_the_bridge(
     assert state.parents == {INSTANCE}
     # The entry of another program stands, so that nothing is missing.
     for vid, name, port_id, whole in (
-        (100, item.id, item.port_id, True),
-        (100, item.id, "another", False),
-        (103, item.id, item.port_id, False),
+        (100, kept.id, kept.port_id, True),
+        (100, kept.id, "another", False),
+        (103, kept.id, kept.port_id, False),
         (101, INSTANCE, "", True),
     ):
         assert state.works(vm.port_id, name, port_id, vid) == whole
     assert (state.others(vm.port_id), state.others(INSTANCE)) == ({101}, set())
-    assert state.left({item.id}) == {gone.id: (vm.port_id, 102)}
+    assert state.left({kept.id}) == {gone.id: (vm.port_id, 102)}

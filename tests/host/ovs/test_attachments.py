@@ -100,28 +100,28 @@ def test_readiness_of_a_vm_is_that_of_its_own_trunk(
     other = trunk(host, "tap2")
     driver.make(other, [vms.attachment(other, 100)])
     vm = replace(vms.plug(host, "tap3"), port_name="tap3")
-    for item, cause in ((parent, ""), (vm, "tap3 is not on a trunk")):
-        assert driver.ready(item).partition(":")[0] == cause
+    for guest, cause in ((parent, ""), (vm, "tap3 is not on a trunk")):
+        assert driver.ready(guest).partition(":")[0] == cause
 
 
 def test_half_a_pair_is_found_repaired_and_removed(
     host: OpenvSwitch, driver: LocalDriver, parent: Parent
 ) -> None:
     before = vms.rows(host)
-    item, other = (vms.attachment(parent, vid) for vid in (100, 200))
+    first, second = (vms.attachment(parent, vid) for vid in (100, 200))
     for gone in (0, 1):
-        driver.make(parent, [item, other])
+        driver.make(parent, [first, second])
         whole = vms.rows(host)
-        host.vsctl("del-port", names_of(item.id)[gone])
-        half = Found(id=item.id, parent="", vid=100 if gone == 0 else 0)
+        host.vsctl("del-port", names_of(first.id)[gone])
+        half = Found(id=first.id, parent="", vid=100 if gone == 0 else 0)
         assert {result.id: result for result in driver.found()} == {
-            item.id: half,
-            other.id: found_of(other),
+            first.id: half,
+            second.id: found_of(second),
         }
-        driver.make(parent, [item])
+        driver.make(parent, [first])
         assert vms.rows(host) == whole
-        host.vsctl("del-port", names_of(item.id)[gone])
-        driver.remove([item, other])
+        host.vsctl("del-port", names_of(first.id)[gone])
+        driver.remove([first, second])
         assert vms.rows(host) == before
 
 
@@ -138,13 +138,13 @@ def test_peer_of_a_new_port_comes_after_the_check_of_its_frames(
         seen.extend((name, f"spt-{name[4:]}" in rows) for name in names)
 
     driver._await_checks = await_checks
-    item, two = vms.attachment(parent, 100), vms.attachment(parent, 101)
+    first, second = vms.attachment(parent, 100), vms.attachment(parent, 101)
     before = changes()
-    driver.make(parent, [item])
-    driver.make(parent, [item, two])
+    driver.make(parent, [first])
+    driver.make(parent, [first, second])
     # The error of a new port without its peer is not waited for.
     assert changes() == before + 4
-    (inner, outer), (other, later) = names_of(item.id), names_of(two.id)
+    (inner, outer), (other, later) = names_of(first.id), names_of(second.id)
     # One that stands keeps its peer. Peers in one VLAN would flood each other's frames in a loop.
     assert seen == [(inner, False), (inner, True), (other, False)]
     assert [vms.rows(host)[name]["port tag"] for name in (outer, later)] == [100, 101]
@@ -243,14 +243,14 @@ def test_writers_at_once_lose_nothing(host: OpenvSwitch, driver: LocalDriver) ->
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, [*kept, *passing]))
-    assert set(driver.found()) == {found_of(item) for item in kept}
+    assert set(driver.found()) == {found_of(attachment) for attachment in kept}
     for of in parents:
         with pytest.raises(Exception, match="has subports"):
             disable(host.ovsdb_connection, BRIDGE, of.port_name)
     with ThreadPoolExecutor(2) as pool:
         rivals = [vms.attachment(parents[0], 300, salt=salt) for salt in "ab"]
         refused = list(pool.map(lambda rival: _refusal(driver, parents[0], rival), rivals))
-    assert sorted(bool(item) for item in refused) == [False, True]
+    assert sorted(bool(error) for error in refused) == [False, True]
     driver.remove([*kept, *rivals])
     assert vms.rows(host) == before
 

@@ -93,8 +93,8 @@ def test_deletions_take_the_same_flows_away(pair: Pair) -> None:
     flows, wire = three_guests(), pair.wire
     pair.install(flows)
     pair.feed(bare_flow(wire, [], match={"in_port": 1}, cookie=5, table_id=200))
-    for item in flows[::2]:
-        pair.feed(wire.remove(item), *wire.count_tables())
+    for flow in flows[::2]:
+        pair.feed(wire.remove(flow), *wire.count_tables())
     loose = {"command": ofp.OFPFC_DELETE, "out_port": ofp.OFPP_ANY, "out_group": ofp.OFPG_ANY}
     before = len(pair.model.flows)
     pair.feed(

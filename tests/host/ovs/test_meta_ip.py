@@ -51,7 +51,7 @@ addresses6 = st.builds(
     GuestAddress,
     st.sampled_from([GUEST_MAC, "fa:16:3e:00:00:06"]),
     st.just(IPv6Address(IP6)),
-    st.sampled_from([IPv6Address(item) for item in SERVICE6]),
+    st.sampled_from([IPv6Address(address) for address in SERVICE6]),
 )
 
 

@@ -327,7 +327,7 @@ def test_a_former_second_bridge_gives_way_to_the_configured_one(
     also(RENAMED).ensured()
     former = [META] if used else []
     assert bridges(host) == [BRIDGE, *former, RENAMED.bridge]
-    assert [host.ports(item) for item in former] == [["uplink"]] * used
+    assert [host.ports(bridge) for bridge in former] == [["uplink"]] * used
     assert host.ports() == [RENAMED.patch_int]
     assert host.ports(RENAMED.bridge) == [RENAMED.patch_meta, TAP]
 

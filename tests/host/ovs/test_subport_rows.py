@@ -34,8 +34,8 @@ class Watch:
     def _take(self, update: Update) -> None:
         self.readings += 1
         self.connected = update.connected
-        for item in update.gone:
-            del self.ports[item]
+        for port_id in update.gone:
+            del self.ports[port_id]
         self.ports |= {port.id: port for port in update.changed}
 
     def of(self, name: str, vid: int = 0) -> Port:

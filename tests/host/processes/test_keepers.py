@@ -31,9 +31,9 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def held() -> Iterator[HolderKeeper]:
-    item = HolderKeeper(uuid.uuid4().hex, TERMS)
-    yield item
-    item.drop()
+    keeper = HolderKeeper(uuid.uuid4().hex, TERMS)
+    yield keeper
+    keeper.drop()
 
 
 def hold(name: str, listener: socket.socket, seconds: float) -> threading.Thread:

@@ -69,8 +69,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
         return made[-1]
 
     yield make
-    for item in made:
-        for sock in item.sockets.values():
+    for listeners in made:
+        for sock in listeners.sockets.values():
             sock.close()
 
 
@@ -88,9 +88,9 @@ def numbers(listeners: GuestListeners) -> set[int]:
 
 @pytest.fixture
 def earlier(make: Make) -> GuestListeners:
-    item = make(Keeping())
-    item.open()
-    return item
+    listeners = make(Keeping())
+    listeners.open()
+    return listeners
 
 
 def port_of(listeners: GuestListeners) -> int:
@@ -247,8 +247,8 @@ def test_a_unit_with_both_needs_no_keeper(make: Make, earlier: GuestListeners) -
 
 def test_listeners_of_a_unit_with_two_ports_are_refused(make: Make) -> None:
     both = [make(Keeping()), make(Keeping())]
-    for item in both:
-        item.open()
+    for listeners in both:
+        listeners.open()
     places = [both[0].sockets[4].getsockname()[1], both[1].sockets[6].getsockname()[1]]
     with pytest.raises(StartError, match=r"127\.0\.0\.1:{}, \[::1\]:{}".format(*places)):
         make(Keeping()).take_over({4: socket_of(both[0], 4), 6: socket_of(both[1], 6)})

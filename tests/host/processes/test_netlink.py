@@ -11,11 +11,11 @@ from dfmeta.host.rtnetlink import Rtnetlink
 
 def test_kernel_answers_requests() -> None:
     index = socket.if_nametoindex("lo")
-    with Rtnetlink() as item:
-        rules = item.rules(socket.AF_INET)
+    with Rtnetlink() as netlink:
+        rules = netlink.rules(socket.AF_INET)
         assert {0, 32766} <= {rule.priority for rule in rules}
-        local = item.route("list", oif=index, table=255, family=socket.AF_INET)
+        local = netlink.route("list", oif=index, table=255, family=socket.AF_INET)
         assert "127.0.0.1" in {route.get_attr("RTA_DST") for route in local}
         with pytest.raises(NetlinkError) as caught:
-            item.neigh("get", ifindex=index, dst="192.0.2.1", family=socket.AF_INET)
+            netlink.neigh("get", ifindex=index, dst="192.0.2.1", family=socket.AF_INET)
     assert caught.value.code == errno.ENOENT

@@ -83,7 +83,7 @@ def start(folder: Path, module: str, *arguments: str) -> Iterator[subprocess.Pop
 
 
 def failed(folder: Path) -> dict[str, str]:
-    return {item.name: item.error for item in read(folder / "failures")}
+    return {failure.name: failure.error for failure in read(folder / "failures")}
 
 
 def test_failures_and_crashes_of_workers_are_named(tmp_path: Path) -> None:

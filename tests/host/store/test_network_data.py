@@ -12,8 +12,8 @@ from tests.harness.netjson import CloudInit
 
 @pytest.fixture(scope="module")
 def cloud_init() -> Iterator[CloudInit]:
-    with CloudInit() as item:
-        yield item
+    with CloudInit() as cloud_init:
+        yield cloud_init
 
 
 def test_cloud_init_makes_the_same_of_both(cloud_init: CloudInit) -> None:
@@ -23,7 +23,7 @@ def test_cloud_init_makes_the_same_of_both(cloud_init: CloudInit) -> None:
         assert made is not None, network
         assert cloud_init.network_data(made, MACS) == cloud_init.config(means), network
         seed = version2(read(network))
-        devices = [item for kind in [*seed][1:] for item in seed[kind].values()]
+        devices = [device for kind in [*seed][1:] for device in seed[kind].values()]
         # Version 2 has no SLAAC, and this cloud-init leaves out the MAC of a bond or VLAN in it.
         if not any("macaddress" in device or device.get("accept-ra") for device in devices):
             assert cloud_init.config(seed) == cloud_init.config(means), network

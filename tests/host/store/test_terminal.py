@@ -43,8 +43,8 @@ def importing(config: Path, stderr: int) -> Iterator[tuple[subprocess.Popen[byte
     ) as process:
         assert process.stdin is not None
         for number in range(100):
-            item = f"00000000-0000-0000-0000-{number:012}"
-            process.stdin.write(b"%s\n" % json.dumps({"id": item, "metadata": {}}).encode())
+            record_id = f"00000000-0000-0000-0000-{number:012}"
+            process.stdin.write(b"%s\n" % json.dumps({"id": record_id, "metadata": {}}).encode())
         process.stdin.flush()
         yield process, process.stdin
 

@@ -27,11 +27,11 @@ STORE = (
 def central() -> Iterator[Central]:
     with (
         Namespace("store") as namespace,
-        Central(namespace=namespace) as item,
+        Central(namespace=namespace) as store,
         Activator(namespace, STORE) as activator,
     ):
-        item.activator = activator
-        yield item
+        store.activator = activator
+        yield store
 
 
 def test_no_connection_is_refused_while_no_store_runs(central: Central) -> None:

@@ -56,7 +56,7 @@ class Host:
             row["name"]: row["external_ids"].get("dfmeta-attachment")
             for row in self.switch.records("Interface", "name", "external_ids")
         }
-        ends = Counter(item for item in ids.values() if item)
+        ends = Counter(end for end in ids.values() if end)
         return {
             str(ids[row["name"]]): row["tag"]
             for row in self.switch.records("Port", "name", "tag")
@@ -130,8 +130,8 @@ def test_daemons_that_are_killed_at_any_moment_leak_and_double_nothing(
             host.agent.kill()
             host.agent.start()
             given = [thread.result() for thread in running]
-            assert len({item["vid"] for item in given}) == EACH
-            assert len({item["ips"][0]["address"] for item in given}) == EACH
+            assert len({attachment["vid"] for attachment in given}) == EACH
+            assert len({attachment["ips"][0]["address"] for attachment in given}) == EACH
             for name in names:
                 detach(vm, name)
 
@@ -153,13 +153,16 @@ def hosts(postgres_url: str) -> Iterator[list[Host]]:
 def test_hosts_that_share_a_database_give_nothing_twice_and_a_vm_moves(hosts: list[Host]) -> None:
     first, second, third = hosts
     with ExitStack() as stack:
-        vms = [stack.enter_context(item.vm(f"vm{n}")) for n, item in enumerate(hosts)]
+        vms = [stack.enter_context(host.vm(f"vm{n}")) for n, host in enumerate(hosts)]
         with ThreadPoolExecutor(HOSTS * 5) as pool:
             work = [(vm, f"c{number}") for number in range(EACH) for vm in vms]
-            given = list(pool.map(lambda item: attach(*item), work))
-        for kind in (lambda item: item["ips"][0]["address"], lambda item: item["mac"]):
-            assert len({kind(item) for item in given}) == HOSTS * EACH
-        its = {item["id"]: item["vid"] for item in given[::HOSTS]}
+            given = list(pool.map(lambda words: attach(*words), work))
+        for kind in (
+            lambda attachment: attachment["ips"][0]["address"],
+            lambda attachment: attachment["mac"],
+        ):
+            assert len({kind(attachment) for attachment in given}) == HOSTS * EACH
+        its = {attachment["id"]: attachment["vid"] for attachment in given[::HOSTS]}
         assert first.tags() == its
         others = second.tags()
 

@@ -86,10 +86,10 @@ class Site:
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with ExitStack() as stack:
-        item = Site(stack)
-        for agent in item.agents:
+        site = Site(stack)
+        for agent in site.agents:
             agent.wait_ready()
-        yield item
+        yield site
 
 
 def test_guests_of_three_hosts_boot_from_what_was_pushed_once(

@@ -67,7 +67,7 @@ def test_cloudbase_init_repeats_nothing(agent: Agent, guests: Guests) -> None:
         output, repeated = run(agent, guest, [str(clients.PYTHON), "-c", clients.CLOUDBASE])
         name = f"{guest.name}.example.org"
         # Each service has a cache of its own. Certificates may be in user-data as well.
-        missing = {item for item in repeated if not item.endswith("200")}
+        missing = {request for request in repeated if not request.endswith("200")}
         assert missing <= {"GET /openstack/latest/user_data 404"}
         assert json.loads(output) == {
             "HttpService": [name, data, guest.instance_id, keys],

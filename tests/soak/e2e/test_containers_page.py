@@ -105,7 +105,7 @@ class Host(Shell):
         printed = self.vms[name].run(command)
         if "CNI_COMMAND=ADD" in command:
             # The userspace datapath completes no checksums.
-            (own,) = (item for item in self.own.values() if item in command)
+            (own,) = (program for program in self.own.values() if program in command)
             assert ETHTOOL is not None
             netns.run(["ip", "netns", "exec", own, ETHTOOL, "-K", "eth0", "tx", "off"])
         return printed
@@ -135,7 +135,7 @@ def test_the_first_hour_is_as_the_page_says(host: Host) -> None:
         else:
             host.read(block)
     listed = json.loads(host.run("dfmeta ports --format json"))
-    attached = {item["container"]: item["instance"] for item in listed if item["attachment"]}
+    attached = {row["container"]: row["instance"] for row in listed if row["attachment"]}
     assert attached.keys() == {"c1", "c3"}
     host.names |= {"PORT": host.guests["vm1"].port, "INSTANCE": attached["c1"]}
     host.type_all(rest)
@@ -144,6 +144,6 @@ def test_the_first_hour_is_as_the_page_says(host: Host) -> None:
     assert host.within("vm1", f"ip netns exec c1 {name}") == "shop"
     assert host.within("vm2", f"ip netns exec c3 {name}") == "c3"
     doctor = json.loads(host.run("dfmeta doctor --format json || true"))
-    (line,) = [item for item in doctor if item["check"] == "attachments"]
+    (line,) = [row for row in doctor if row["check"] == "attachments"]
     assert line["status"] == "ok"
     assert line["text"].startswith("2 attachments of 2 VMs")

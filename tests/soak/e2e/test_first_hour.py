@@ -92,7 +92,7 @@ class Host(Shell):
         text = self.domains[name]
         interface = ElementTree.fromstring(text).find("devices/interface")
         assert interface is not None
-        request = {item.tag: item.attrib for item in interface}
+        request = {element.tag: element.attrib for element in interface}
         assert (request["source"], request["virtualport"]) == (
             {"bridge": BRIDGE},
             {"type": "openvswitch"},

@@ -116,32 +116,32 @@ def test_guests_get_their_own_answers_while_ports_swap_their_numbers(
         Coming(make_guest(f"p{number}", ids=project_ids(f"p{number}")), nova)
         for number in range(POOL)
     ]
-    numbers = [item.guest.ofport for item in pool]
+    numbers = [member.guest.ofport for member in pool]
     for _ in range(ROUNDS * min(soak, LONGEST)):
         with contextlib.ExitStack() as stack:
             nova.clear()
             nova.fault("meta_data.json", held=True)
-            for one in pool:
-                wait_for(one.is_served, f"{one.guest.name} to be served")
-                one.begin(stack)
+            for member in pool:
+                wait_for(member.is_served, f"{member.guest.name} to be served")
+                member.begin(stack)
 
             def held() -> int:
                 return sum("meta_data.json" in response.path for response in nova.requests())
 
             wait_for(lambda: held() == POOL, "the slow requests to reach Nova")
-            host.vsctl(*words(("--", "del-port", "br-int", item.guest.port) for item in pool))
+            host.vsctl(*words(("--", "del-port", "br-int", member.guest.port) for member in pool))
             numbers = [*numbers[1:], numbers[0]]
             host.vsctl(
-                *words(item.replug(number) for item, number in zip(pool, numbers, strict=True))
+                *words(member.replug(number) for member, number in zip(pool, numbers, strict=True))
             )
-            assert [item.guest.ofport for item in pool] == numbers
-            for one in pool:
-                one.guest.forget_neighbours()
-                wait_for(one.is_served, f"{one.guest.name} to be served")
+            assert [member.guest.ofport for member in pool] == numbers
+            for member in pool:
+                member.guest.forget_neighbours()
+                wait_for(member.is_served, f"{member.guest.name} to be served")
             enough = withheld() + POOL
             nova.mend()
             wait_for(lambda enough=enough: withheld() >= enough, "Nova's answers to be withheld")
-            for one in pool:
-                one.assert_nothing_came()
+            for member in pool:
+                member.assert_nothing_came()
     assert failures({busy: batch.finish()}) == {}
     assert pids(agent) == [process]

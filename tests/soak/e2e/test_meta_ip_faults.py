@@ -34,7 +34,7 @@ def busy(host: OpenvSwitch, agent: Agent) -> Iterator[Busy]:
 def ours(host: OpenvSwitch) -> int:
     """How many flows of dfmeta both bridges have."""
     names = {row["name"] for row in host.ovsdb.select("Bridge", "name")}
-    bridges = [item for item in ("br-int", META) if item in names]
+    bridges = [bridge for bridge in ("br-int", META) if bridge in names]
     return sum(host.ofctl("dump-flows", bridge).count(COOKIE) for bridge in bridges)
 
 

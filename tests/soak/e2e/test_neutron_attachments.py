@@ -38,8 +38,8 @@ def vm(world: World) -> Iterator[Guest]:
     """The VM, without attachments."""
     yield world.vm
     with allowed(world.vm.namespace) as connection:
-        for item in listed(connection):
-            path = f"/attachments/{item['container']}/{item['ifname']}?link=gone"
+        for attachment in listed(connection):
+            path = f"/attachments/{attachment['container']}/{attachment['ifname']}?link=gone"
             assert connection.ask("DELETE", path).status == 204
     wait_for(lambda: not world.ours(), "the ports to go")
 
@@ -73,12 +73,17 @@ def test_frames_of_two_containers_pass(world: World, vm: Guest) -> None:
     with allowed(vm.namespace) as connection, ExitStack() as stack:
         containers = []
         for name in ("c1", "c2"):
-            item = made(connection, name)
+            attachment = made(connection, name)
             container = stack.enter_context(
-                Container(vm, item["vid"], address=item["ips"][0]["address"], mac=item["mac"])
+                Container(
+                    vm,
+                    attachment["vid"],
+                    address=attachment["ips"][0]["address"],
+                    mac=attachment["mac"],
+                )
             )
             containers.append(container)
             # It is an instance of its own, with the record of its attachment.
             result = wait_for(partial(meta_data, container), "its record")
-            assert (result["uuid"], result["name"]) == (item["id"], name)
+            assert (result["uuid"], result["name"]) == (attachment["id"], name)
         wait_for(lambda: reaches(*containers), "the containers to reach each other")

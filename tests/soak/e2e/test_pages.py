@@ -110,9 +110,9 @@ def test_devices_get_their_roles_and_a_guest_loses_the_program(host: Shell) -> N
     drive.mkdir(parents=True)
     host.type_all(page("devices").partition("\nRemoval\n")[0])
     tagged = json.loads((drive / "openstack/latest/meta_data.json").read_text())["devices"]
-    assert [item["tags"] for item in tagged if item["type"] == "disk"] == [["root"]]
+    assert [device["tags"] for device in tagged if device["type"] == "disk"] == [["root"]]
     shown = host.guests["web1"].curl("/openstack/latest/meta_data.json").text
-    assert {tag for item in json.loads(shown)["devices"] for tag in item["tags"]} == {
+    assert {tag for device in json.loads(shown)["devices"] for tag in device["tags"]} == {
         *("nfvfunc1", "oracledb")
     }
     host.agent.stop()

@@ -67,7 +67,7 @@ def figures(stage: Stage, moves: tuple[Move, ...]) -> list[float]:
     """What the figures of the page are at the moment."""
     if not moves:
         return []
-    return [stage.agent.metric(item.metric, **dict(item.labels)) for item in moves]
+    return [stage.agent.metric(move.metric, **dict(move.labels)) for move in moves]
 
 
 def test_every_command_of_the_page_is_typed() -> None:

@@ -34,14 +34,14 @@ def vm(host: OpenvSwitch, agent: Agent) -> Iterator[ContainerVm]:
 @pytest.mark.parametrize("kind", [Podman, Netavark, Containerd, Dockerd])
 def test_containers_of_a_runtime_have_networks(vm: ContainerVm, kind: type[Runtime]) -> None:
     with kind(vm, "red") as runtime:
-        item, two = runtime.start("one"), runtime.start("two")
+        first, second = runtime.start("one"), runtime.start("two")
         attachments = vm.attachments()
-        assert {row["ips"][0]["address"] for row in attachments} == {f"{item}/24", f"{two}/24"}
+        assert {row["ips"][0]["address"] for row in attachments} == {f"{first}/24", f"{second}/24"}
         assert {row["owner"] for row in attachments} == {runtime.owner}
-        assert (runtime.says("one", two), runtime.says("two", item)) == ("two", "one")
-        assert runtime.get("one", "/latest/meta-data/local-ipv4") == item
+        assert (runtime.says("one", second), runtime.says("two", first)) == ("two", "one")
+        assert runtime.get("one", "/latest/meta-data/local-ipv4") == first
         runtime.remove("one")
-        assert [row["ips"][0]["address"] for row in vm.attachments()] == [f"{two}/24"]
+        assert [row["ips"][0]["address"] for row in vm.attachments()] == [f"{second}/24"]
         runtime.remove("two")
         assert vm.attachments() == []
         assert vm.traces() == ([], [])

@@ -134,7 +134,7 @@ def test_a_service_has_its_network_in_both_vms(swarm: Swarm, agent: Agent) -> No
     swarm.read(until="docker network rm")
     wait_for(lambda: swarm.attached() == 0, "the end of the last attachment")
     assert json.loads(agent.ctl("attachment", "list", "--format", "json").stdout) == []
-    assert [item.vm.traces() for item in (manager, worker)] == [([], [])] * 2
+    assert [node.vm.traces() for node in (manager, worker)] == [([], [])] * 2
     swarm.read(until="docker plugin disable")
     for one in (manager, worker):
         wait_for(partial(_forgets, one), "the driver to forget the network")

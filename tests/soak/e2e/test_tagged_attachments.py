@@ -47,8 +47,8 @@ def world(whole: TaggedWorld) -> Iterator[TaggedWorld]:
     if not whole.agent.running:
         whole.agent.start()
     with allowed(whole.vm.namespace) as connection:
-        for item in listed(connection):
-            path = f"/attachments/{item['container']}/{item['ifname']}?link=gone"
+        for attachment in listed(connection):
+            path = f"/attachments/{attachment['container']}/{attachment['ifname']}?link=gone"
             assert connection.ask("DELETE", path).status == 204
     wait_for(lambda: not whole.ours(), "the ports to go")
     assert all("attachment" not in entry for entry in whole.entries())
@@ -99,16 +99,16 @@ def doctor(world: TaggedWorld, check: str) -> list[dict[str, Any]]:
 
 def links(vm: Guest) -> list[str]:
     """Return the types of the links that a VM is told."""
-    return [item["type"] for item in json.loads(vm.curl(NETWORK_DATA).body)["links"]]
+    return [link["type"] for link in json.loads(vm.curl(NETWORK_DATA).body)["links"]]
 
 
 def test_a_container_gets_its_own_record_until_it_is_deleted(world: TaggedWorld) -> None:
     vm, before = world.vm, meta_data(world.vm)
-    item, two = made(world, "c1"), made(world, "c2")
-    its = {name: item[name] for name in ("vid", "port_id", "mac")}
+    attachment, other = made(world, "c1"), made(world, "c2")
+    its = {name: attachment[name] for name in ("vid", "port_id", "mac")}
     (entry, _other) = world.entries()
-    assert entry == {**its, "instance_id": item["id"], "attachment": item["id"]}
-    with container(world, item) as first, container(world, two) as second:
+    assert entry == {**its, "instance_id": attachment["id"], "attachment": attachment["id"]}
+    with container(world, attachment) as first, container(world, other) as second:
         for guest, name in ((first, "c1"), (second, "c2")):
             asks_own(guest)
             assert meta_data(guest)["name"] == name
@@ -119,43 +119,43 @@ def test_a_container_gets_its_own_record_until_it_is_deleted(world: TaggedWorld)
         message = {
             row["vid"]: (row["container"], row["network"], row["attachment"]) for row in rows
         }
-        assert message[item["vid"]] == ("c1", "pods", item["id"])
+        assert message[attachment["vid"]] == ("c1", "pods", attachment["id"])
         assert [(it["status"], it["text"]) for it in doctor(world, "attachments")] == [
             ("ok", "2 attachments of 1 VMs")
         ]
         assert [it["status"] for it in doctor(world, "trunks")] == ["ok"]
         shown = json.loads(world.agent.ctl("subport", "list", vm.port, "--format", "json").stdout)
-        assert [row["attachment"] for row in shown] == [item["id"], two["id"]]
+        assert [row["attachment"] for row in shown] == [attachment["id"], other["id"]]
         detach(world, "c1")
-        assert [it["attachment"] for it in world.entries()] == [two["id"]]
+        assert [it["attachment"] for it in world.entries()] == [other["id"]]
         wait_for(lambda: is_unanswered(first), "no more answers")
         asks_own(second)
     assert len(world.ours()) == 1
 
 
 def test_an_operators_entry_stands(world: TaggedWorld) -> None:
-    item = made(world, "c1")
-    declare(world.vm, *world.entries(), {"vid": item["vid"] + 1})
-    assert made(world, "c2")["vid"] == item["vid"] + 2
+    attachment = made(world, "c1")
+    declare(world.vm, *world.entries(), {"vid": attachment["vid"] + 1})
+    assert made(world, "c2")["vid"] == attachment["vid"] + 2
     detach(world, "c2")
-    with container(world, item) as first:
+    with container(world, attachment) as first:
         # The command changes the entry of the attachment, which stays one.
         world.agent.ctl(
-            *("subport", "add", world.vm.port, "--vid", str(item["vid"]), "--instance", OTHER)
+            *("subport", "add", world.vm.port, "--vid", str(attachment["vid"]), "--instance", OTHER)
         )
         wait_for(lambda: meta_data(first).get("uuid") == OTHER, "the other record")
         assert links(world.vm) == ["ovs"]
         # An entry of another program is left alone, and named.
-        declare(world.vm, {"vid": item["vid"], "instance_id": OTHER})
+        declare(world.vm, {"vid": attachment["vid"], "instance_id": OTHER})
         world.agent.ctl("attachment", "gc")
-        assert world.entries() == [{"vid": item["vid"], "instance_id": OTHER}]
+        assert world.entries() == [{"vid": attachment["vid"], "instance_id": OTHER}]
         (line,) = doctor(world, "attachments")
-        assert (line["status"], f"{world.vm.port} (VID {item['vid']})" in line["text"]) == (
+        assert (line["status"], f"{world.vm.port} (VID {attachment['vid']})" in line["text"]) == (
             *("warning", True),
         )
-        world.agent.ctl("subport", "delete", world.vm.port, "--vid", str(item["vid"]))
+        world.agent.ctl("subport", "delete", world.vm.port, "--vid", str(attachment["vid"]))
         (line,) = doctor(world, "attachments")
         assert line["text"].startswith("attachments without an entry in the list of subports: c1")
         world.agent.ctl("attachment", "gc")
-        wait_for(lambda: meta_data(first).get("uuid") == item["id"], "its own record")
+        wait_for(lambda: meta_data(first).get("uuid") == attachment["id"], "its own record")
         assert [it["status"] for it in doctor(world, "attachments")] == ["ok"]

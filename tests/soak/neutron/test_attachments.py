@@ -27,30 +27,30 @@ from tests.host.ovs.neutron_world import (
 @pytest.mark.parametrize("step", range(1, 5))
 def test_a_lost_answer_leaves_no_second_port(world: World, vm: Parent, step: int) -> None:
     """The steps are before and after the creation, and before and after the addition."""
-    item = wanted(vm, 100)
+    attachment = wanted(vm, 100)
     api = world.api()
     driver = world.driver(vm, api=api)
     assert driver.ready(vm) == ""
     api.left, api.error = step, LostError
     with pytest.raises(AttachDriverError, match="Neutron does not answer") as caught:
-        driver.make(vm, [item])
+        driver.make(vm, [attachment])
     assert caught.value.fields["whole"]
     again = world.driver(vm)
     if step == 3:
         # The port is on no trunk.
-        lost = Found(id=item.id, parent=vm.port_id, vid=0, whole=False, shared=True)
+        lost = Found(id=attachment.id, parent=vm.port_id, vid=0, whole=False, shared=True)
         assert again.found() == [lost]
-    names = again.make(vm, [replace(item, state=AttachmentState.MADE)])
+    names = again.make(vm, [replace(attachment, state=AttachmentState.MADE)])
     assert world.ours() == list(names.values())
-    assert again.found() == [Found(id=item.id, parent=vm.port_id, vid=100, shared=True)]
+    assert again.found() == [Found(id=attachment.id, parent=vm.port_id, vid=100, shared=True)]
     # The same without the knowledge that it is a repetition.
-    assert world.driver(vm).make(vm, [item]) == names
+    assert world.driver(vm).make(vm, [attachment]) == names
     api = world.api()
-    item = replace(item, port_id=names[item.id])
+    attachment = replace(attachment, port_id=names[attachment.id])
     api.left, api.error = step, LostError
     with pytest.raises(AttachDriverError, match="Neutron does not answer"):
-        world.driver(vm, api=api).remove([item])
-    world.driver(vm).remove([item])
+        world.driver(vm, api=api).remove([attachment])
+    world.driver(vm).remove([attachment])
     assert (world.ours(), world.server.subports(trunk_of(world, vm))) == ([], {})
 
 
@@ -74,26 +74,26 @@ def test_vlan_ids_of_others_are_found_and_refused(world: World, vm: Parent) -> N
 
 def test_a_refusal_says_why(world: World, vm: Parent) -> None:
     driver = world.driver(vm)
-    item, two = wanted(vm, 100), wanted(vm, 101)
-    driver.make(vm, [item])
+    first, second = wanted(vm, 100), wanted(vm, 101)
+    driver.make(vm, [first])
     with pytest.raises(AttachNetworkError, match="the MAC is in use"):
-        driver.make(vm, [replace(two, mac=item.mac)])
+        driver.make(vm, [replace(second, mac=first.mac)])
     with pytest.raises(AttachNetworkError, match="the address is not one of the network"):
-        driver.make(vm, [replace(two, ip=IPv4Address("10.99.0.1"))])
+        driver.make(vm, [replace(second, ip=IPv4Address("10.99.0.1"))])
     quota = f"quotas/{PROJECT}"
     limit = len(world.server.ports(project_id=PROJECT))
     assert world.server.ask("PUT", quota, {"quota": {"port": limit}}).status == 200
     with pytest.raises(AttachQuotaError, match="quota of ports"):
-        driver.make(vm, [two])
+        driver.make(vm, [second])
     assert world.server.ask("DELETE", quota).status == 204
     with pytest.raises(AttachDriverError, match="'blue' is no longer configured"):
-        driver.make(vm, [replace(two, network="blue")])
+        driver.make(vm, [replace(second, network="blue")])
     narrow, _subnet = world.server.network("narrow", "10.50.0.0/24", mtu=1400)
     small, trunk = world.vm("tap2", network=narrow["id"])
     with pytest.raises(AttachNetworkError, match="larger MTU") as caught:
         driver.make(small, [wanted(small, 100)])
     assert caught.value.status == 422
-    driver.remove([wanted(small, 100), item])
+    driver.remove([wanted(small, 100), first])
     assert (world.ours(), world.server.subports(trunk)) == ([], {})
 
 
@@ -141,7 +141,7 @@ def test_only_this_hosts_vms_are_found(world: World, vm: Parent) -> None:
         name=f"dfmeta:{vm.port_id}",
         description=f"dfmeta:{INSTANCE}",
     )
-    assert {(item.parent, item.removable) for item in driver.found()} == {
+    assert {(attachment.parent, attachment.removable) for attachment in driver.found()} == {
         (vm.port_id, True),
         (moving.port_id, False),
     }
@@ -153,10 +153,15 @@ def test_a_subport_that_others_have_removed_is_made_again(world: World, vm: Pare
     names = driver.make(vm, items)
     body = {"sub_ports": [{"port_id": names[items[0].id]}]}
     assert world.server.ask("PUT", f"trunks/{trunk}/remove_subports", body).status == 200
-    assert [item.id for item in driver.found() if not item.whole] == [items[0].id]
-    active = [replace(item, port_id=names[item.id], state=AttachmentState.ACTIVE) for item in items]
+    assert [attachment.id for attachment in driver.found() if not attachment.whole] == [items[0].id]
+    active = [
+        replace(attachment, port_id=names[attachment.id], state=AttachmentState.ACTIVE)
+        for attachment in items
+    ]
     assert driver.make(vm, active) == names
-    assert world.server.subports(trunk) == {names[item.id]: item.vid for item in items}
+    assert world.server.subports(trunk) == {
+        names[attachment.id]: attachment.vid for attachment in items
+    }
     assert world.server.ask("PUT", f"trunks/{trunk}/remove_subports", body).status == 200
     driver.remove(active)
     assert world.ours() == []
@@ -170,22 +175,22 @@ def test_without_a_trunks_bridge_the_status_of_the_port_counts(
     monkeypatch.setattr(wired, "POLL_STATUS", 0.05)
     vm = world.tagged("tap1")
     driver = world.driver(vm)
-    item = wanted(vm, 100, instance_id=INSTANCE)
+    attachment = wanted(vm, 100, instance_id=INSTANCE)
     with pytest.raises(AttachDriverError, match="has not connected the port"):
-        driver.make(vm, [item])
+        driver.make(vm, [attachment])
     assert world.entries(vm) == []
     (made,) = world.ours()
-    lost = Found(id=item.id, parent=vm.port_id, vid=100, whole=False, shared=True)
+    lost = Found(id=attachment.id, parent=vm.port_id, vid=100, whole=False, shared=True)
     assert driver.found() == [lost]
     world.server.set_status("ports", made, "ACTIVE")
-    assert driver.make(vm, [item]) == {item.id: made}
-    its = {"port_id": made, "instance_id": INSTANCE, "mac": item.mac}
-    assert world.entries(vm) == [{"vid": 100, **its, "attachment": item.id}]
+    assert driver.make(vm, [attachment]) == {attachment.id: made}
+    its = {"port_id": made, "instance_id": INSTANCE, "mac": attachment.mac}
+    assert world.entries(vm) == [{"vid": 100, **its, "attachment": attachment.id}]
     assert driver.found() == [replace(lost, whole=True)]
     # A program has removed the list.
     world.host.vsctl("remove", "Interface", "tap1", "external_ids", KEY)
     assert driver.found() == [lost]
-    active = replace(item, port_id=made, state=AttachmentState.ACTIVE)
+    active = replace(attachment, port_id=made, state=AttachmentState.ACTIVE)
     driver.make(vm, [active])
     assert driver.found() == [replace(lost, whole=True)]
     driver.remove([active])
@@ -195,13 +200,13 @@ def test_without_a_trunks_bridge_the_status_of_the_port_counts(
 @pytest.mark.usefixtures("ovn")
 def test_a_removal_ends_the_entry_although_neutron_is_away(world: World) -> None:
     vm, api = world.tagged("tap1"), world.api()
-    driver, item = world.driver(vm, api=api), wanted(vm, 100)
-    item = replace(item, port_id=driver.make(vm, [item])[item.id])
+    driver, attachment = world.driver(vm, api=api), wanted(vm, 100)
+    attachment = replace(attachment, port_id=driver.make(vm, [attachment])[attachment.id])
     api.left, api.error = 1, LostError
     with pytest.raises(AttachDriverError, match="Neutron does not answer"):
-        driver.remove([item])
+        driver.remove([attachment])
     assert (world.entries(vm), len(world.ours())) == ([], 1)
-    world.driver(vm).remove([item])
+    world.driver(vm).remove([attachment])
     assert world.ours() == []
 
 
@@ -248,30 +253,30 @@ def test_the_list_of_a_vm_is_brought_in_order(engines: Engines, vm: Parent) -> N
     world, vm = engines.world, engines.world.tagged("tap2")
     engines.parents = (vm,)
     engine = engines.start()
-    item, _new = engine.attach(vm, one_of(1))
+    attachment, _new = engine.attach(vm, one_of(1))
     (own,) = world.entries(vm)
-    others = [{"vid": item.vid + 1}, {"vid": item.vid + 2, "instance_id": "odd"}]
+    others = [{"vid": attachment.vid + 1}, {"vid": attachment.vid + 2, "instance_id": "odd"}]
     stray = {"vid": 99, "attachment": INSTANCE}
     listed = json.dumps(json.dumps([*others, stray]))
     world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={listed}")
     engine.tidy()
     assert world.entries(vm) == [*others, own]
     # The VLAN ids of the operator's entries are left out, also by a process that does not know.
-    assert engine.attach(vm, one_of(2))[0].vid == item.vid + 3
+    assert engine.attach(vm, one_of(2))[0].vid == attachment.vid + 3
     engine.detach(vm, "c2", "eth0", gone=True)
     world.host.vsctl("remove", "Interface", vm.port_name, "external_ids", KEY)
-    taken = json.dumps(json.dumps([{"vid": item.vid + 4}]))
+    taken = json.dumps(json.dumps([{"vid": attachment.vid + 4}]))
     world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={taken}")
-    assert engine.attach(vm, one_of(3))[0].vid == item.vid + 5
+    assert engine.attach(vm, one_of(3))[0].vid == attachment.vid + 5
     engine.detach(vm, "c3", "eth0", gone=True)
     engine.tidy()
-    assert world.entries(vm) == [{"vid": item.vid + 4}, own]
+    assert world.entries(vm) == [{"vid": attachment.vid + 4}, own]
     # An operator's entry for the attachment's own VLAN id stands until it is removed.
-    other = json.dumps(json.dumps([{"vid": item.vid}]))
+    other = json.dumps(json.dumps([{"vid": attachment.vid}]))
     world.host.vsctl("set", "Interface", vm.port_name, f"external_ids:{KEY}={other}")
     engine.tidy()
-    assert world.entries(vm) == [{"vid": item.vid}]
-    assert engine.attach(vm, one_of(1)) == (item, False)
+    assert world.entries(vm) == [{"vid": attachment.vid}]
+    assert engine.attach(vm, one_of(1)) == (attachment, False)
     world.host.vsctl("remove", "Interface", vm.port_name, "external_ids", KEY)
     engine.tidy()
     engines.check(engine)

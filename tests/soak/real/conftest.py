@@ -44,15 +44,15 @@ def disk() -> Iterator[Disk]:
 @pytest.fixture(scope="session")
 def machine(disk: Disk) -> Iterator[Machine]:
     """A machine that has booted."""
-    with Machine(disk) as item:
-        yield item.start()
+    with Machine(disk) as machine:
+        yield machine.start()
 
 
 @pytest.fixture(scope="module")
 def node_without_ipv6(disk: Disk) -> Iterator[Node]:
     """A compute node of its own, booted with ``ipv6.disable=1``, with dfmeta-agent ready."""
-    with Machine(disk, arguments="ipv6.disable=1") as item:
-        node = Node(item.start())
+    with Machine(disk, arguments="ipv6.disable=1") as machine:
+        node = Node(machine.start())
         node.install()
         yield node
 
@@ -79,11 +79,11 @@ def host() -> Iterator[Libvirt]:
         folder = netns.temporary_folder("libvirt")
         stack.callback(shutil.rmtree, folder)
         tree = libvirt_images.host(distribution, folder)
-        item = stack.enter_context(Libvirt(tree, libvirt_images.guest(distribution)))
-        item.shell(ADDRESSES)
-        item.configure(CONFIGURATION)
-        item.start_agent()
-        yield item
+        libvirt = stack.enter_context(Libvirt(tree, libvirt_images.guest(distribution)))
+        libvirt.shell(ADDRESSES)
+        libvirt.configure(CONFIGURATION)
+        libvirt.start_agent()
+        yield libvirt
 
 
 @pytest.hookimpl(wrapper=True)

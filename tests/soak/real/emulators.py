@@ -230,7 +230,9 @@ class UserMode(Emulator):
         return False
 
 
-EMULATORS: dict[str, Emulator] = {item.name: item for item in (Qemu(), Qemu(kvm=True), UserMode())}
+EMULATORS: dict[str, Emulator] = {
+    emulator.name: emulator for emulator in (Qemu(), Qemu(kvm=True), UserMode())
+}
 USUAL = EMULATORS["qemu"]
 
 

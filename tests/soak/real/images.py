@@ -114,8 +114,8 @@ class Distribution:
 
 
 DISTRIBUTIONS = {
-    item.name: item
-    for item in (Distribution("debian-12", "bookworm"), Distribution("debian-13", "trixie"))
+    distribution.name: distribution
+    for distribution in (Distribution("debian-12", "bookworm"), Distribution("debian-13", "trixie"))
 }
 USUAL = DISTRIBUTIONS["debian-12"]
 

@@ -271,4 +271,4 @@ class Load:
 
     def longest(self) -> float:
         """Seconds that the slowest one took."""
-        return max(item.seconds for sample in self.samples.values() for item in sample)
+        return max(request.seconds for sample in self.samples.values() for request in sample)

@@ -51,36 +51,36 @@ def vms(node: Node) -> Iterator[tuple[Guest, Guest]]:
     node.wait_ready()
     both = (VM1, VM2)
     node.put(*both)
-    for item in both:
-        node.plug(item)
-        served(node, item)
+    for guest in both:
+        node.plug(guest)
+        served(node, guest)
         allowed = "external_ids:dfmeta-attachments=true"
-        node.run(f"ovs-vsctl set Interface {item.port} {allowed}")
-        node.run(f"/opt/dfmeta/bin/dfmeta trunk enable {item.port}")
-        served(node, item)
+        node.run(f"ovs-vsctl set Interface {guest.port} {allowed}")
+        node.run(f"/opt/dfmeta/bin/dfmeta trunk enable {guest.port}")
+        served(node, guest)
     node.run("ip netns add c1; ip netns add c2")
     yield both
     node.run("ip netns delete c1; ip netns delete c2")
     for port in node.text("ovs-vsctl list-ports br-int").split():
         if port.startswith("tpi-"):
             node.run(f"/opt/dfmeta/bin/dfmeta trunk disable {port}")
-    for item in both:
-        node.unplug(item)
+    for guest in both:
+        node.unplug(guest)
     node.run(f"mv {CONFIGURATION}.kept {CONFIGURATION}; systemctl restart dfmeta-agent.service")
     node.wait_ready()
 
 
 def test_containers_have_vlan_devices(node: Node, vms: tuple[Guest, Guest]) -> None:
     first, second = vms
-    item, two = cni(node, first, "ADD", "c1"), cni(node, second, "ADD", "c2")
+    first_, second_ = cni(node, first, "ADD", "c1"), cni(node, second, "ADD", "c2")
     listed = {
         row["container"]: row for row in json.loads(node.text(f"curl -sf {ADMIN}/attachments"))
     }
     link = node.text("ip -n c1 -d link show eth0")
     assert f"vlan protocol 802.1Q id {listed['c1']['vid']} " in link
     assert listed["c1"]["mac"] in link
-    assert item["ips"][0]["address"] == f"{listed['c1']['ip']}/24"
-    address = two["ips"][0]["address"].partition("/")[0]
+    assert first_["ips"][0]["address"] == f"{listed['c1']['ip']}/24"
+    address = second_["ips"][0]["address"].partition("/")[0]
     # Each container has a record of its own, and reaches the other one through both VMs.
     for container in ("c1", "c2"):
         url = f"http://{METADATA_IP}/latest/meta-data/local-hostname"
@@ -97,7 +97,7 @@ def test_containers_have_vlan_devices(node: Node, vms: tuple[Guest, Guest]) -> N
     )
     server.kill()
     server.communicate()
-    assert cni(node, first, "CHECK", "c1", prevResult=item) is None
+    assert cni(node, first, "CHECK", "c1", prevResult=first_) is None
     for vm, container in ((first, "c1"), (second, "c2")):
         assert cni(node, vm, "DEL", container) is None
         assert "eth0" not in node.text(f"ip -n {container} link show")

@@ -69,7 +69,7 @@ def test_doctor_finds_nothing(node: Node, guests: tuple[Guest, ...]) -> None:
     assert ("dport=18080" in listed) == (linux < (6, 12))
     doctor = node.doctor()
     assert doctor.keys() >= {"conntrack"}
-    assert {name: item for name, item in doctor.items() if item["status"] != "ok"} == {}
+    assert {name: row for name, row in doctor.items() if row["status"] != "ok"} == {}
 
 
 def test_a_port_that_gets_another_instance_tells_nothing_of_the_one_before(

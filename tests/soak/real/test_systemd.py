@@ -94,9 +94,9 @@ def test_doctor_and_a_reload_know_haproxy_inside_the_units_sandbox(
     with node.with_haproxy(guest):
         assert node.ask(guest) == guest.instance
         doctor = node.doctor()
-        checks = [item for item in doctor if item.startswith("haproxy")]
+        checks = [check for check in doctor if check.startswith("haproxy")]
         assert len(checks) == 5
-        assert {doctor[item]["status"] for item in checks} == {"ok"}, doctor
+        assert {doctor[check]["status"] for check in checks} == {"ok"}, doctor
         (first,) = node.haproxy()
         since = node.cursor()
         node.run(f"printf '[haproxy]\\nmaxconn = 8192\\n' >> {CONFIGURATION}")
@@ -104,7 +104,9 @@ def test_doctor_and_a_reload_know_haproxy_inside_the_units_sandbox(
             node.run("systemctl reload dfmeta-agent.service")
             wait_for(lambda: "Reloaded" in node.journal(since), "the reload")
             wait_for(lambda: first not in node.haproxy(), "another haproxy")
-        assert [item for item in load.samples[guest] if item.body.decode() != guest.instance] == []
+        assert [
+            response for response in load.samples[guest] if response.body.decode() != guest.instance
+        ] == []
 
 
 @pytest.mark.long

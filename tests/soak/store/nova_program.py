@@ -29,29 +29,31 @@ BUSES = {"pci": tagged.PCIDeviceBus, "scsi": tagged.SCSIDeviceBus}
 def devices(given: list[Facts]) -> Any:
     """Return the objects of tagged devices."""
     result = []
-    for item in given:
-        values = {name: item[name] for name in item if name not in ("type", "bus", "address")}
-        if item["bus"] != "none":
-            values["bus"] = BUSES[item["bus"]](address=item["address"])
+    for device in given:
+        values = {name: device[name] for name in device if name not in ("type", "bus", "address")}
+        if device["bus"] != "none":
+            values["bus"] = BUSES[device["bus"]](address=device["address"])
         kinds = {"nic": "NetworkInterfaceMetadata", "disk": "DiskMetadata"}
-        result.append(getattr(tagged, kinds.get(item["type"], "ShareMetadata"))(**values))
+        result.append(getattr(tagged, kinds.get(device["type"], "ShareMetadata"))(**values))
     return tagged.InstanceDeviceMetadata(devices=result)
 
 
 def vif(port: Facts) -> Any:
     """Return a port as Nova caches it."""
     subnets = []
-    for item in port["subnets"]:
-        address = model.FixedIP(address=item["address"])
-        address["floating_ips"] = [model.IP(text, "floating") for text in item.get("floating", [])]
-        dhcp = {"dhcp_server": item["gateway"]} if item.get("dhcp") else {}
+    for subnet in port["subnets"]:
+        address = model.FixedIP(address=subnet["address"])
+        address["floating_ips"] = [
+            model.IP(text, "floating") for text in subnet.get("floating", [])
+        ]
+        dhcp = {"dhcp_server": subnet["gateway"]} if subnet.get("dhcp") else {}
         subnets.append(
             model.Subnet(
-                cidr=item["cidr"],
-                gateway=model.IP(item["gateway"], "gateway"),
-                dns=[model.IP(server, "dns") for server in item["dns"]],
+                cidr=subnet["cidr"],
+                gateway=model.IP(subnet["gateway"], "gateway"),
+                dns=[model.IP(server, "dns") for server in subnet["dns"]],
                 ips=[address],
-                routes=[model.Route(cidr, model.IP(via)) for cidr, via in item["routes"]],
+                routes=[model.Route(cidr, model.IP(via)) for cidr, via in subnet["routes"]],
                 **dhcp,
             )
         )

@@ -25,11 +25,11 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "404"]
 def example(name: str) -> str:
     """The value of a parameter that the description gives as an example."""
     values = {
-        parameter["name"]: item["value"]
+        parameter["name"]: example["value"]
         for path in openapi.description(secured=False)["paths"].values()
         for operation in path.values()
         for parameter in operation["parameters"]
-        for item in parameter.get("examples", {}).values()
+        for example in parameter.get("examples", {}).values()
     }
     return str(values[name])
 

@@ -24,8 +24,8 @@ WRITERS = 8
 def writers(database_url: str) -> Iterator[list[Repository]]:
     opened = [Repository(database_url, seconds=60) for _ in range(WRITERS)]
     yield opened
-    for item in opened:
-        item.close()
+    for repository in opened:
+        repository.close()
 
 
 def at_once(step: Callable[[int], object]) -> list[object]:
@@ -56,7 +56,7 @@ def test_writers_of_the_same_addresses_leave_each_one_owner(writers: list[Reposi
         chance = random.Random(number)
         for turn in range(25):
             networks = [
-                ip_network(item) for item in chance.sample(names, chance.randint(0, len(names)))
+                ip_network(name) for name in chance.sample(names, chance.randint(0, len(names)))
             ]
             content = {"turn": turn}
             push(writers[number], Kind.METADATA, ids[number], content=content, networks=networks)
@@ -66,11 +66,13 @@ def test_writers_of_the_same_addresses_leave_each_one_owner(writers: list[Reposi
             last[ids[number]] = {str(network) for network in networks}
 
     at_once(write)
-    held = {item: writers[0].addresses(item) for item in ids}
+    held = {record_id: writers[0].addresses(record_id) for record_id in ids}
     owned = [name for addresses in held.values() for name in addresses]
     assert len(owned) == len(set(owned))
-    assert all(set(held[item]) <= last[item] for item in ids)
-    assert any(set(held[item]) == last[item] for item in ids), "the last writer has all of its own"
+    assert all(set(held[record_id]) <= last[record_id] for record_id in ids)
+    assert any(set(held[record_id]) == last[record_id] for record_id in ids), (
+        "the last writer has all of its own"
+    )
 
 
 def test_devices_attached_and_detached_at_once_lose_none(writers: list[Repository]) -> None:
@@ -88,5 +90,5 @@ def test_devices_attached_and_detached_at_once_lose_none(writers: list[Repositor
 
     at_once(write)
     expected = {f"vol-{number}-{turn}" for number in range(WRITERS) for turn in (0, 2, 4)}
-    serials = [item["serial"] for item in document(writers[0])["devices"]]
+    serials = [device["serial"] for device in document(writers[0])["devices"]]
     assert sorted(serials) == sorted(expected)

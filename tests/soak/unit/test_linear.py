@@ -104,9 +104,9 @@ def compiled(call: ast.Call, names: dict[str, Any]) -> list[re.Pattern[Any]]:
     """What a call makes of its arguments, all of them that it may be."""
     source = ast.unparse(call.args[0])
     flags = [
-        item
-        for item in (*call.args[1:], *(keyword.value for keyword in call.keywords))
-        if ast.unparse(item).startswith("re.")
+        argument
+        for argument in (*call.args[1:], *(keyword.value for keyword in call.keywords))
+        if ast.unparse(argument).startswith("re.")
     ]
     # Values of our own source, in the module that has them.
     bits = [eval(ast.unparse(flag), names) for flag in flags]
@@ -226,15 +226,15 @@ READERS: Final[Mapping[str, tuple[Any, ...]]] = {
     "path": (split_path, ("/", "/", "a"), ("/", "a/", ""), ("/", "%2f", ""), ("/", "%", "")),
     "entity tags": (
         lambda text: unless_known(FOUND, GuestRequest("GET", "/", headers={"if-none-match": text})),
-        *((",", item, "x") for item in (" ", ",", '"a",', 'W/"a" ,', '"', "W/")),
+        *((",", text, "x") for text in (" ", ",", '"a",', 'W/"a" ,', '"', "W/")),
     ),
     "accept": (
         lambda text: wants_envelope(create_accept_header(text)),
-        *(("", item, "") for item in (",", ";", "a/b;q=1,", 'a/b;c="d\\"', "q=0.1;", " ")),
+        *(("", text, "") for text in (",", ";", "a/b;q=1,", 'a/b;c="d\\"', "q=0.1;", " ")),
     ),
     "if-none-match of an admin request": (
         lambda text: "x" in Request.blank("/", headers={"If-None-Match": text}).if_none_match,
-        *(("", item, "") for item in (" ", ' "', '"', 'W/"', '\\"', '"a",')),
+        *(("", text, "") for text in (" ", ' "', '"', 'W/"', '\\"', '"a",')),
     ),
     "forwarded for": (
         lambda text: TrustedProxies([PEER]).guest(PEER.network_address, text),
@@ -243,18 +243,18 @@ READERS: Final[Mapping[str, tuple[Any, ...]]] = {
     ),
     "template": (
         lambda text: rendered(text, {"a": "b"}),
-        *(("", item, "") for item in ("{{", "{{.a}}", "{", "}}", "{{.", "{{ ")),
+        *(("", text, "") for text in ("{{", "{{.a}}", "{", "}}", "{{.", "{{ ")),
         ("{{", " ", "}}"),
         ("{{", ".a", "}}"),
     ),
     "JSON": (
         loads,
-        *((f"[{item}", f",{item}", "]") for item in ("1", '"a"', "[]", '{"a":1}', '"\\u0041"')),
+        *((f"[{text}", f",{text}", "]") for text in ("1", '"a"', "[]", '{"a":1}', '"\\u0041"')),
         ('["', "\\u0041", '"]'),
         ('{"b":1', " ", "}"),
     ),
     "names of keys": (same_names, ("a", "\nb", ""), ("a", " b", "")),
-    "host name": (hostname_of, *(("a", item, "") for item in (".", "-", "_", " ", "a"))),
+    "host name": (hostname_of, *(("a", text, "") for text in (".", "-", "_", " ", "a"))),
     "SSH key": (lambda text: keys_of({"ssh_keys": [text]}), ("a", " ", ""), ("a", "\n#", "")),
 }
 """Code with loops of its own that reads the same bytes → what it does, and parts of texts."""
