@@ -114,7 +114,7 @@ class Switch:
         return outs
 
     def _lookup(self, table: int, frame: Frame) -> Entry | None:
-        hits = [one for one in self.flows if one.table == table and one.covers(frame)]
+        hits = [flow for flow in self.flows if flow.table == table and flow.covers(frame)]
         hits.sort(key=lambda one: one.priority, reverse=True)
         clash = len(hits) > 1 and hits[0].priority == hits[1].priority
         _require(not clash, "both of", hits[:2], "match", frame.data)
@@ -237,29 +237,36 @@ class Switch:
         entry = replace(entry)
         if mod.command == ofp.OFPFC_ADD:
             steps = (step for step in entry.instructions if hasattr(step, "actions"))
-            if any(isinstance(act, parser.OFPActionGroup) for one in steps for act in one.actions):
+            if any(
+                isinstance(act, parser.OFPActionGroup) for step in steps for act in step.actions
+            ):
                 raise RefusalError(ofp.OFPET_BAD_ACTION, ofp.OFPBAC_BAD_OUT_GROUP)
-            for former in (one for one in self.flows if one.place == entry.place):
+            for former in (flow for flow in self.flows if flow.place == entry.place):
                 # Without OFPFF_RESET_COUNTS the counters are kept (OpenFlow 1.3.5, 6.4).
                 entry.packets, entry.bytes = former.packets, former.bytes
-            self.flows = [*(one for one in self.flows if one.place != entry.place), entry]
+            self.flows = [*(flow for flow in self.flows if flow.place != entry.place), entry]
             return
         strict = mod.command == ofp.OFPFC_DELETE_STRICT
         known = strict or mod.command == ofp.OFPFC_DELETE
         _require(known and (mod.out_port, mod.out_group) == (ofp.OFPP_ANY, ofp.OFPG_ANY), mod)
-        for one in self._select(entry.table, entry.cookie, mod.cookie_mask, entry.match):
-            if not strict or (one.priority, one.match) == (entry.priority, entry.match):
-                self._remove(one, ofp.OFPRR_DELETE)
+        for flow in self._select(entry.table, entry.cookie, mod.cookie_mask, entry.match):
+            if not strict or (flow.priority, flow.match) == (entry.priority, entry.match):
+                self._remove(flow, ofp.OFPRR_DELETE)
 
     def _select(self, table: int, cookie: int, mask: int, match: Match) -> list[Entry]:
-        cookies = [one for one in self.flows if not (one.cookie ^ cookie) & mask]
-        return [one for one in cookies if table in (one.table, ofp.OFPTT_ALL) and one.within(match)]
+        flows = [flow for flow in self.flows if not (flow.cookie ^ cookie) & mask]
+        return [
+            flow for flow in flows if table in (flow.table, ofp.OFPTT_ALL) and flow.within(match)
+        ]
 
-    def _remove(self, one: Entry, reason: int) -> None:
-        self.flows = [other for other in self.flows if other is not one]
-        if one.flags & ofp.OFPFF_SEND_FLOW_REM and self._async[ofp.OFPT_FLOW_REMOVED] >> reason & 1:
-            head = one.cookie, one.priority, reason, one.table, one.packets, one.bytes
-            self._removed.append(struct.pack("!QHBB12xQQ", *head) + one.raw[0])
+    def _remove(self, flow: Entry, reason: int) -> None:
+        self.flows = [other for other in self.flows if other is not flow]
+        if (
+            flow.flags & ofp.OFPFF_SEND_FLOW_REM
+            and self._async[ofp.OFPT_FLOW_REMOVED] >> reason & 1
+        ):
+            head = flow.cookie, flow.priority, reason, flow.table, flow.packets, flow.bytes
+            self._removed.append(struct.pack("!QHBB12xQQ", *head) + flow.raw[0])
 
     def _packet_out(self, message: bytes) -> None:
         buffer_id, in_port, length = struct.unpack_from("!IIH", message, 8)
@@ -277,9 +284,9 @@ class Switch:
         table, *outs, cookie, mask = struct.unpack_from("!B3xII4xQQ", message, 16)
         _require(outs == [ofp.OFPP_ANY, ofp.OFPG_ANY], "a dump by output")
         flows = self._select(table, cookie, mask, _match(parser.OFPMatch.parser(message, 48)))
-        bodies = [stats(one) for one in flows]
+        bodies = [stats(flow) for flow in flows]
         if kind == ofp.OFPMP_AGGREGATE:
-            totals = sum(one.packets for one in flows), sum(one.bytes for one in flows)
+            totals = sum(flow.packets for flow in flows), sum(flow.bytes for flow in flows)
             bodies = [struct.pack("!QQI4x", *totals, len(flows))]
         bodies = bodies or [b""]
         for body in bodies:  # one reply for each: the reader has to put them together
@@ -302,7 +309,7 @@ def _plain(name: str, value: int | str) -> int:
 def _holds(name: str, known: dict[str, int]) -> bool:
     """Whether a prerequisite of a field is among what is *known*."""
     needs = FIELDS[name][1]
-    return not needs or any(one.items() <= known.items() for one in needs)
+    return not needs or any(need.items() <= known.items() for need in needs)
 
 
 def _name(name: str) -> str:
@@ -390,8 +397,19 @@ def _check(actions: Iterable[Any], known: dict[str, int]) -> None:
             known = known | {"vlan_vid": 0}
 
 
-def stats(one: Entry) -> bytes:
+def stats(flow: Entry) -> bytes:
     """The entry of *one* in a dump."""
-    numbers = one.table, 0, 0, one.priority, 0, 0, one.flags, one.cookie, one.packets, one.bytes
-    body = struct.pack("!BxIIHHHH4xQQQ", *numbers) + one.raw[0] + one.raw[1]
+    numbers = (
+        flow.table,
+        0,
+        0,
+        flow.priority,
+        0,
+        0,
+        flow.flags,
+        flow.cookie,
+        flow.packets,
+        flow.bytes,
+    )
+    body = struct.pack("!BxIIHHHH4xQQQ", *numbers) + flow.raw[0] + flow.raw[1]
     return (2 + len(body)).to_bytes(2, "big") + body

@@ -32,12 +32,12 @@ def one_input(data: bytes) -> None:
 def main(arguments: list[str]) -> None:
     """Run libFuzzer, which does not return."""
     FOUND.mkdir(parents=True, exist_ok=True)
-    merging = any(one.startswith("-merge") for one in arguments)
+    merging = any(argument.startswith("-merge") for argument in arguments)
     folders = [CORPUS, FOUND] if merging else [FOUND, CORPUS]
     # libFuzzer starts itself again for a merge, with this as its first word.
     program = f"{sys.executable} -m tests.fuzz.fuzz_http1"
     options = [f"-dict={WORDS}", f"-max_len={LONGEST}", f"-artifact_prefix={FOUND.parent}/http1-"]
-    given = [] if any(not one.startswith("-") for one in arguments) else map(str, folders)
+    given = [] if any(not argument.startswith("-") for argument in arguments) else map(str, folders)
     atheris.Setup([program, *options, *arguments, *given], one_input)
     atheris.Fuzz()
 

@@ -65,7 +65,7 @@ def unwanted(folder: str, names: list[str]) -> set[str]:
 def build(root: Path, unpacked: Path, requests: str) -> None:
     """Create the directories and mounts of the new root.
 
-    :param requests: the directory of another requests than the host's, or empty.
+    :param requests: the directory of another version of the package requests, or empty.
     """
     mount("tmpfs", root, data="mode=755")
     for name in OWN:

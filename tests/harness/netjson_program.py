@@ -28,14 +28,14 @@ def meaning(config: dict[str, Any]) -> dict[str, Any]:
     interfaces = {interface["name"]: interface for interface in state.iter_interfaces()}
     links, routes = {}, set(map(route, state.iter_routes()))
     servers = set(state.dns_nameservers)
-    for name, one in interfaces.items():
+    for name, interface in interfaces.items():
         result = links[" ".join(key(name, interfaces))] = {
             "mac": mac(name, interfaces),
-            "mtu": one.get("mtu"),
+            "mtu": interface.get("mtu"),
             "addresses": [],
-            "bond": bond(one),
+            "bond": bond(interface),
         }
-        for subnet in one.get("subnets", []):
+        for subnet in interface.get("subnets", []):
             kind = subnet["type"].replace("dhcp4", "dhcp")
             if "dhcp" in kind or kind in DYNAMIC:
                 result["addresses"].append(kind)
@@ -48,7 +48,7 @@ def meaning(config: dict[str, Any]) -> dict[str, Any]:
             routes.update(map(route, subnet.get("routes", [])))
             servers.update(subnet.get("dns_nameservers") or [])
         result["addresses"].sort()
-        servers.update(one.get("dns", {}).get("nameservers", []))
+        servers.update(interface.get("dns", {}).get("nameservers", []))
     return {"links": links, "routes": sorted(routes), "servers": sorted(servers)}
 
 
@@ -82,20 +82,20 @@ def mac(name: str, interfaces: dict[str, Any]) -> str:
     return members(name, interfaces)[0]
 
 
-def bond(one: dict[str, Any]) -> dict[str, str]:
+def bond(interface: dict[str, Any]) -> dict[str, str]:
     """Return a bond's parameters, as they are spelled in sysfs."""
     result = {}
-    for name, value in one.items():
+    for name, value in interface.items():
         spelled = name.replace("-", "_").replace("bond_", "")
         if name.startswith("bond") and spelled not in ("slaves", "master"):
             result[spelled] = str(value)
     return result
 
 
-def route(one: dict[str, Any]) -> str:
+def route(route_: dict[str, Any]) -> str:
     """Return a route in canonical form."""
-    network = ipaddress.ip_network(f"{one['network']}/{one['prefix']}")
-    return f"{network} {one['gateway']}"
+    network = ipaddress.ip_network(f"{route_['network']}/{route_['prefix']}")
+    return f"{network} {route_['gateway']}"
 
 
 def netplan(config: dict[str, Any]) -> str:

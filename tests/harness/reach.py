@@ -72,7 +72,9 @@ def statements(tree: ast.Module, mark: int = -1) -> list[Statement]:
             nested = list(_bodies(statement))
             function = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
             pending.extend((part, inner or function) for part in nested)
-            first = min([statement.lineno, *(each.lineno for each in _decorators(statement))])
+            first = min(
+                [statement.lineno, *(decorator.lineno for decorator in _decorators(statement))]
+            )
             last = min(
                 [nested[0][0].lineno - 1] if nested else [statement.end_lineno or statement.lineno]
             )
@@ -81,35 +83,35 @@ def statements(tree: ast.Module, mark: int = -1) -> list[Statement]:
     return result
 
 
-def _decorators(one: ast.stmt) -> list[ast.expr]:
-    return getattr(one, "decorator_list", [])
+def _decorators(statement: ast.stmt) -> list[ast.expr]:
+    return getattr(statement, "decorator_list", [])
 
 
-def _bodies(one: ast.stmt) -> Iterator[list[ast.stmt]]:
+def _bodies(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
     """Yield the blocks of a statement, but those that only a type checker reads."""
-    if isinstance(one, ast.If) and "TYPE_CHECKING" in ast.unparse(one.test):
+    if isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.unparse(statement.test):
         return
     for field in ("body", "orelse", "finalbody"):
-        if getattr(one, field, None):
-            yield getattr(one, field)
-    for part in (*getattr(one, "handlers", ()), *getattr(one, "cases", ())):
+        if getattr(statement, field, None):
+            yield getattr(statement, field)
+    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
         yield part.body
 
 
-def _executable(one: ast.stmt) -> bool:
+def _executable(statement: ast.stmt) -> bool:
     """Return whether a test can reach a statement: it is no text, declaration or stub."""
-    if isinstance(one, ast.Expr):
-        return not isinstance(one.value, ast.Constant)
-    if isinstance(one, ast.Raise) and one.exc is not None:
-        return ast.unparse(one.exc) != "NotImplementedError"
-    if isinstance(one, ast.ImportFrom):
-        return one.module != "__future__"
-    return not isinstance(one, ast.Global | ast.Nonlocal | ast.Pass)
+    if isinstance(statement, ast.Expr):
+        return not isinstance(statement.value, ast.Constant)
+    if isinstance(statement, ast.Raise) and statement.exc is not None:
+        return ast.unparse(statement.exc) != "NotImplementedError"
+    if isinstance(statement, ast.ImportFrom):
+        return statement.module != "__future__"
+    return not isinstance(statement, ast.Global | ast.Nonlocal | ast.Pass)
 
 
-def _mark(one: ast.stmt, number: int) -> ast.stmt:
+def _mark(statement: ast.stmt, number: int) -> ast.stmt:
     marks = ast.Subscript(ast.Name(_NAME, ast.Load()), ast.Constant(number), ast.Store())
-    mark = ast.copy_location(ast.Assign([marks], ast.Constant(1)), one)
+    mark = ast.copy_location(ast.Assign([marks], ast.Constant(1)), statement)
     return ast.fix_missing_locations(mark)
 
 

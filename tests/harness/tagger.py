@@ -30,12 +30,12 @@ def link(device: str) -> socket.socket:
     return sock
 
 
-def arrived(one: socket.socket) -> tuple[bytes, int]:
+def arrived(sock: socket.socket) -> tuple[bytes, int]:
     """Return the next frame and the VLAN id of its outermost tag, which the kernel has taken off.
 
     The VLAN id is 0 for a frame without a tag, and the frame is empty if the host itself sent it.
     """
-    frame, extras, _, sender = one.recvmsg(65536, 256)
+    frame, extras, _, sender = sock.recvmsg(65536, 256)
     if sender[2] == PACKET_OUTGOING:
         return b"", 0
     extra = next(data for level, kind, data in extras if (level, kind) == (SOL_PACKET, 8))

@@ -108,8 +108,8 @@ class VirtualHub(epolls.Hub):  # type: ignore[misc]  # eventlet is untyped
         return ready
 
 
-def _is_before(one: Timer, other: Timer) -> bool:
-    return bool(getattr(one, "number", 0) < getattr(other, "number", 0))
+def _is_before(timer: Timer, other: Timer) -> bool:
+    return bool(getattr(timer, "number", 0) < getattr(other, "number", 0))
 
 
 # eventlet compares timers of one instant by their addresses in memory.

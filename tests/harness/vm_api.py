@@ -79,12 +79,12 @@ class Connection:
         return reply
 
 
-def bind(one: socket.socket) -> None:
+def bind(sock: socket.socket) -> None:
     """Bind a socket to a free port below 1024."""
     first = os.getpid() + next(_PORTS)
     for step in range(len(_LOW)):
         with contextlib.suppress(OSError):
-            one.bind(("", _LOW[(first + step) % len(_LOW)]))
+            sock.bind(("", _LOW[(first + step) % len(_LOW)]))
             return
     raise OSError(errno.EADDRINUSE, "no port below 1024 is free")
 

@@ -48,7 +48,9 @@ def drops(flow: Flow) -> bool:
 
 def text(path: str) -> str:
     """All modules of a part of dfmeta, or of the tests."""
-    return "".join(one.read_text(encoding="utf-8") for one in sorted((ROOT / path).rglob("*.py")))
+    return "".join(
+        module.read_text(encoding="utf-8") for module in sorted((ROOT / path).rglob("*.py"))
+    )
 
 
 def refuses(tmp_path: Path, lines: str) -> bool:

@@ -55,6 +55,8 @@ def test_ratios_of_the_comparison_are_the_measured_ones() -> None:
     for first, *shares in ratios:
         proxy, _, peer = first.rpartition(", of ")
         for clients, share in zip((1, 32, 256), shares, strict=True):
-            (table,) = [each for each in tables if re.match(rf"{clients} clients?, a conn", each)]
+            (table,) = [
+                table for table in tables if re.match(rf"{clients} clients?, a conn", table)
+            ]
             measured = {row[0]: row for row in rows(table)}
             assert share == measured[proxy][{"haproxy": 2, "Neutron": 3}[peer]], (first, clients)

@@ -155,7 +155,7 @@ class Life(RuleBasedStateMachine):
     @rule(which=st.integers(0, 40))
     def somebody_deletes_a_flow(self, which: int) -> None:
         """One of ours goes by another's hand."""
-        mine = [one for one in self.world.switch.flows if is_ours(one.cookie)]
+        mine = [flow for flow in self.world.switch.flows if is_ours(flow.cookie)]
         if mine:
             self.world.switch.flows.remove(mine[which % len(mine)])
 
@@ -189,7 +189,7 @@ class Life(RuleBasedStateMachine):
         channel = self.world.channel
         dump = channel.request(channel.wire.dump_all(), "the dump").wait()
         found = [channel.wire.found(stats) for stats in dump]
-        return {one.flow for one in found if one is not None}
+        return {flow.flow for flow in found if flow is not None}
 
     def _wanted(self) -> set[Flow]:
         world = self.world

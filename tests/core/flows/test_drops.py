@@ -41,11 +41,11 @@ class Counted:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with World() as one:
-        one.plug(1)
-        one.plug(2)
-        one.reconciler.reconcile()
-        yield one
+    with World() as world:
+        world.plug(1)
+        world.plug(2)
+        world.reconciler.reconcile()
+        yield world
 
 
 def test_each_reason_is_counted_by_itself(world: World) -> None:

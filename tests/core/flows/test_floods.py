@@ -20,10 +20,10 @@ FLAGS = {"flags": 0x10}
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with World(tap=TAP6) as one:
-        one.plug(1)
-        one.plug(2)
-        yield one
+    with World(tap=TAP6) as world:
+        world.plug(1)
+        world.plug(2)
+        yield world
 
 
 def look(world: World, seconds: float = 1.0) -> frozenset[Purpose]:
@@ -128,8 +128,8 @@ def test_segments_and_solicitations_count_as_first_packets(world: World) -> None
 
 def test_virtual_machine_has_a_budget_for_all_its_containers(world: World) -> None:
     endpoints = [world.plug(1, vid=vid, iface_id=f"subport-{vid}") for vid in range(1, 11)]
-    each = RATE_OF_VM // 10
-    admitted = [world.floods.admit(one) for one in endpoints for _ in range(each)]
+    rate = RATE_OF_VM // 10
+    admitted = [world.floods.admit(endpoint) for endpoint in endpoints for _ in range(rate)]
     assert all(admitted)
     assert not world.floods.admit(endpoints[0])
     assert world.floods.of(endpoints[0]) == SYN_FLOOD
@@ -209,7 +209,7 @@ def test_drops_before_the_first_look_are_counted(world: World) -> None:
 def test_reconcile_keeps_the_flows_of_a_flood(world: World) -> None:
     flood(world, Host(1), count=FIRST + 1)
     assert world.reconciler.reconcile() == 0
-    world.switch.flows = [one for one in world.switch.flows if one.match.get("in_port") is None]
+    world.switch.flows = [flow for flow in world.switch.flows if flow.match.get("in_port") is None]
     assert world.reconciler.reconcile() > 0
     assert not reaches_controller(world, Host(1))
 

@@ -67,8 +67,8 @@ WAYS = ((Host(1), METADATA_IP, 0), (Host6(1), LINK_LOCAL, 0), (Host6(1), GLOBAL,
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with World(tap=TAP6) as one:
-        yield one
+    with World(tap=TAP6) as world:
+        yield world
 
 
 def fragment(which: int, *, dst: str = METADATA_IP, proto: int = 6) -> bytes:
@@ -547,11 +547,11 @@ def test_other_traffic_is_untouched(world: World) -> None:
         "a last fragment": guest6.segment(headers=[part(0x0008)]),
         "a later fragment": guest6.segment(headers=[part(0x0009)]),
     }
-    for one in (guest, guest6):
+    for host_ in (guest, guest6):
         for dport in (443, 9775):
-            frames[f"{one.ip}, port {dport}"] = one.segment(dport=dport)
+            frames[f"{host_.ip}, port {dport}"] = host_.segment(dport=dport)
         for tags in ([5], [0], [5, 7]):
-            frames[f"{one.ip}, tags {tags}"] = one.segment(tags=tags)
+            frames[f"{host_.ip}, tags {tags}"] = host_.segment(tags=tags)
     assert_untouched(world, frames)
 
 

@@ -64,7 +64,7 @@ def bridges() -> Bridges:
 
 def places(lefts: list[Left]) -> list[tuple[str, int]]:
     """Where frames have left."""
-    return [(one.bridge, one.port) for one in lefts]
+    return [(left.bridge, left.port) for left in lefts]
 
 
 # Known guests
@@ -227,7 +227,7 @@ def test_the_daemons_own_syn_reaches_the_listener_and_its_answer_the_controller(
 MACS = [MAC, GATEWAY_MAC, TAP_MAC, KEYS.label(1), *LABELS, KEYS.label(0), KEYS.label(9)]
 IPS = [IP, "10.0.0.6", METADATA_IP, *(str(CIDR[n]) for n in (0, 1, 7, 9, 17, -1))]
 IPS6 = [IP6, *SERVICE6, KEYS.gateway(6), KEYS.probe_key(6), "fe80::5"]
-IPS6 += [one for one in (*own_keys(A), *own_keys(B)) if ":" in one]
+IPS6 += [key for key in (*own_keys(A), *own_keys(B)) if ":" in key]
 macs = st.sampled_from([MAC, MAC, *MACS])
 ips, ips6 = st.sampled_from([IP, IP, *IPS]), st.sampled_from([IP6, IP6, *IPS6])
 tag_lists: st.SearchStrategy[list[int]] = st.just([]) | st.lists(
@@ -325,8 +325,8 @@ def test_frames_that_br_int_itself_floods_to_the_patch_are_dropped(bridges: Brid
 
 
 def test_a_guest_that_calls_itself_a_meta_mac_or_meta_ip_has_its_own() -> None:
-    claims = [(one, IP) for one in {*LABELS, KEYS.label(1), KEYS.label(0), TAP_MAC}]
-    claims += [(MAC, one) for one in (str(CIDR[17]), str(CIDR[1]), str(CIDR[0]), METADATA_IP)]
+    claims = [(mac, IP) for mac in {*LABELS, KEYS.label(1), KEYS.label(0), TAP_MAC}]
+    claims += [(MAC, ip) for ip in (str(CIDR[17]), str(CIDR[1]), str(CIDR[0]), METADATA_IP)]
     for claimed_mac, claimed_ip in claims:
         host = Host(1, claimed_ip, claimed_mac)
         known = GuestAddress(claimed_mac, IPv4Address(claimed_ip))
@@ -384,12 +384,12 @@ def test_an_answer_never_leaves_on_another_port_than_its_request_came_in_on(
     known: list[tuple[int, GuestAddress]], order: list[int]
 ) -> None:
     addresses: dict[int, dict[int, GuestAddress]] = {1: {}, 2: {}}
-    for number, (ofport, one) in zip(order, known, strict=False):
-        addresses[ofport][number + (SIZE if one.ip.version == 6 else 0)] = one
+    for number, (ofport, address) in zip(order, known, strict=False):
+        addresses[ofport][number + (SIZE if address.ip.version == 6 else 0)] = address
     bridges = Bridges(ServedEndpoint(Endpoint(port), mine) for port, mine in addresses.items())
     for ofport, mine in addresses.items():
-        for number, one in mine.items():
-            host = (Host6 if one.service else Host)(ofport, str(one.ip), one.mac)
-            service = str(one.service or METADATA_IP)
+        for number, address in mine.items():
+            host = (Host6 if address.service else Host)(ofport, str(address.ip), address.mac)
+            service = str(address.service or METADATA_IP)
             key = str(bridges.keys.key_of(Endpoint(ofport), number))
             bridges.assert_served(host, service, key)

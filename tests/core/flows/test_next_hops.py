@@ -18,10 +18,10 @@ HOP, BARE = NextHop("10.0.0.2", MAC), NextHop("10.0.0.3")
 
 @pytest.fixture(params=[TAP, replace(TAP, ip="169.254.1.1"), TAP6])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    with World(tap=request.param) as one:
-        one.plug(1, next_hops=(HOP, BARE))
-        one.plug(2)
-        yield one
+    with World(tap=request.param) as world:
+        world.plug(1, next_hops=(HOP, BARE))
+        world.plug(2)
+        yield world
 
 
 def answered(world: World, frame: bytes, ofport: int = 1) -> str:
@@ -92,7 +92,7 @@ def test_a_restarted_app_adopts_the_flows_of_next_hops_known_or_not(
 ) -> None:
     world.introduce(Host(1))
     sent, flows = world.switch.flow_mods, len(world.switch.flows)
-    ports = [one if known else replace(one, next_hops=None) for one in world.registry.ports()]
+    ports = [port if known else replace(port, next_hops=None) for port in world.registry.ports()]
     with world.restarted(ports=ports) as again:
         assert again.reconciler.reconcile() == 0
         assert (again.switch.flow_mods, len(again.switch.flows)) == (sent, flows)

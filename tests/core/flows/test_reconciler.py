@@ -34,17 +34,17 @@ CONTAINERS = Layout().number(Stage.SOURCE)
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    with World() as one:
-        yield one
+    with World() as world:
+        yield world
 
 
 def picture(switch: Switch) -> set[object]:
     """All flows, without counters."""
-    return {(one.table, one.priority, one.cookie, one.flags, one.raw) for one in switch.flows}
+    return {(flow.table, flow.priority, flow.cookie, flow.flags, flow.raw) for flow in switch.flows}
 
 
 def ours(switch: Switch) -> int:
-    return sum(is_ours(one.cookie) for one in switch.flows)
+    return sum(is_ours(flow.cookie) for flow in switch.flows)
 
 
 def busy(world: World) -> None:
@@ -66,12 +66,12 @@ def test_a_restarted_app_adopts_the_switch_as_it_is_and_sends_nothing(tap: Tap) 
         before, sent = picture(world.switch), world.switch.flow_mods
         assert world.reconciler.reconcile() == 0
         assert (picture(world.switch), world.switch.flow_mods) == (before, sent)
-        slots = {n: one.address for n, one in world.registry.slots(Endpoint(2)).items()}
+        slots = {n: slot.address for n, slot in world.registry.slots(Endpoint(2)).items()}
         with world.restarted() as again:
             assert again.reconciler.reconcile() == 0
             assert (picture(again.switch), again.switch.flow_mods) == (before, sent)
             adopted = again.registry.slots(Endpoint(2))
-            assert {n: one.address for n, one in adopted.items()} == slots
+            assert {n: slot.address for n, slot in adopted.items()} == slots
 
 
 def test_a_restarted_app_removes_the_addresses_of_an_instance_that_has_changed() -> None:
@@ -105,7 +105,7 @@ def test_flows_that_were_deleted_while_no_app_ran_are_restored_from_the_state() 
     with World(tap=TAP6) as world:
         busy(world)
         before, addresses = picture(world.switch), remembered(world)
-        foreign = {one for one in before if not is_ours(one[2])}
+        foreign = {flow for flow in before if not is_ours(flow[2])}
         lose_flows(world)
         with world.restarted(remembered=lambda: addresses) as again:
             assert picture(again.switch) == before - foreign
@@ -128,8 +128,8 @@ def test_ipv6_flows_go_with_the_hosts_ipv6_and_come_back_with_it() -> None:
         before = picture(world.switch)
         world.controller.bridge.set_tap(TAP)
         world.reconciler.reconcile()
-        of_service = [one for one in world.switch.flows if one.table < CONTAINERS]
-        assert not [one for one in of_service if one.match.get("eth_type") == IPV6]
+        of_service = [flow for flow in world.switch.flows if flow.table < CONTAINERS]
+        assert not [flow for flow in of_service if flow.match.get("eth_type") == IPV6]
         (out,) = world.receive(1, Host6(1).segment())
         assert out.port == ofp.OFPP_NORMAL
         (out,) = world.switch.receive(1, Host(1).segment())
@@ -176,8 +176,8 @@ def test_cleaning_up_leaves_the_switch_as_it_was_before(tap: Tap) -> None:
 def test_changed_flow_of_ours_is_corrected(world: World) -> None:
     busy(world)
     before = picture(world.switch)
-    victim = next(one for one in world.switch.flows if one.table == 201 and one.priority == 200)
-    other = next(one for one in world.switch.flows if one.table == 0 and one.cookie == 0)
+    victim = next(flow for flow in world.switch.flows if flow.table == 201 and flow.priority == 200)
+    other = next(flow for flow in world.switch.flows if flow.table == 0 and flow.cookie == 0)
     victim.instructions, victim.raw = other.instructions, (victim.raw[0], other.raw[1])
     assert world.reconciler.reconcile() == 1
     assert picture(world.switch) == before
@@ -188,7 +188,7 @@ def test_strays_and_flows_of_an_older_format_or_of_the_other_bridge_are_removed(
 ) -> None:
     world.plug(1)
     before = picture(world.switch)
-    old = next(one for one in world.switch.flows if one.table == 0 and is_ours(one.cookie))
+    old = next(flow for flow in world.switch.flows if flow.table == 0 and is_ours(flow.cookie))
     strays = [(old.cookie ^ 0x03000000, 9, 7), (old.cookie, 0, 300)]
     strays.append((cookie_of(Purpose.META_FROM_TAP), 0, 200))
     strays.append((cookie_of(Purpose.META_SOURCE), 80, 200))
@@ -203,13 +203,13 @@ def test_strays_and_flows_of_an_older_format_or_of_the_other_bridge_are_removed(
 
 def test_foreign_flow_in_the_place_of_ours_is_not_deleted(world: World) -> None:
     world.plug(2)
-    mine = [one for one in world.switch.flows if one.match.get("in_port") == (2, 0xFFFFFFFF)]
-    before = [one.cookie for one in mine]
-    for one in mine:
-        one.cookie = OUTPUT
+    mine = [flow for flow in world.switch.flows if flow.match.get("in_port") == (2, 0xFFFFFFFF)]
+    before = [flow.cookie for flow in mine]
+    for flow in mine:
+        flow.cookie = OUTPUT
     world.unplug(2)
-    assert {purpose_of(one) for one in before} >= {Purpose.GUEST_HTTP, Purpose.GUEST_ARP}
-    assert [one for one in mine if one in world.switch.flows] == mine
+    assert {purpose_of(flow) for flow in before} >= {Purpose.GUEST_HTTP, Purpose.GUEST_ARP}
+    assert [flow for flow in mine if flow in world.switch.flows] == mine
 
 
 def test_a_removed_hook_makes_the_controller_doubt(world: World) -> None:
@@ -221,7 +221,7 @@ def test_a_removed_hook_makes_the_controller_doubt(world: World) -> None:
     )
     world.send(mod)
     ready.append(world.controller.bridge.ready)
-    gone = [one for one in before if is_ours(one.cookie) and one not in world.switch.flows]
+    gone = [flow for flow in before if is_ours(flow.cookie) and flow not in world.switch.flows]
     assert world.reconciler.reconcile() == len(gone) > 0
     assert [*ready, world.controller.bridge.ready] == [True, False, True]
 
@@ -241,7 +241,9 @@ def test_a_new_proxy_port_moves_every_flow_that_leads_there(world: World) -> Non
 def test_tables_and_priorities_follow_the_layout() -> None:
     with World(layout=Layout(table_base=30, classification_table=2, hook_priority=7)) as world:
         world.plug(1)
-        places = {(one.table, one.priority) for one in world.switch.flows if is_ours(one.cookie)}
+        places = {
+            (flow.table, flow.priority) for flow in world.switch.flows if is_ours(flow.cookie)
+        }
         of_subports = {(33, 200), (33, 100), (33, 0), (34, 100), (34, 0)}
         assert places == {(2, 7), (30, 100), (30, 0), (31, 200), (31, 0), *of_subports}
         assert world.reconciler.reconcile() == 0
@@ -289,7 +291,7 @@ def test_a_connection_that_is_lost_is_taken_up_again_with_the_difference_alone(
     world.controller.bridge.disconnected(world.link)
     world.unplug(2)
     world.connect(world.link)
-    assert {one.match["in_port"][0] for one in world.switch.flows if "in_port" in one.match} == {
+    assert {flow.match["in_port"][0] for flow in world.switch.flows if "in_port" in flow.match} == {
         1,
         3,
         TAP.ofport,
@@ -303,4 +305,4 @@ def test_a_moved_port_takes_its_flows_along(world: World) -> None:
     assert world.registry.endpoints() == [moved]
     released = world.introduce(Host(5))
     assert ends_of(Frame(0, released.frame))["src"] == key_of(moved, 4)
-    assert all(one.match.get("in_port") != (1, 0xFFFFFFFF) for one in world.switch.flows)
+    assert all(flow.match.get("in_port") != (1, 0xFFFFFFFF) for flow in world.switch.flows)

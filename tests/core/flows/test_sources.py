@@ -20,10 +20,10 @@ CONTAINER, VM = 3, 1
 @pytest.fixture
 def world() -> Iterator[World]:
     """Provide a container whose source is checked at port 3, and a guest at port 1."""
-    with World(tap=TAP6) as one:
-        one.plug(VM)
-        one.plug(CONTAINER, binding=Binding(MAC, IPv4Address(IP)))
-        yield one
+    with World(tap=TAP6) as world:
+        world.plug(VM)
+        world.plug(CONTAINER, binding=Binding(MAC, IPv4Address(IP)))
+        yield world
 
 
 def packet4(src: str = IP, mac: str = MAC) -> bytes:

@@ -32,11 +32,11 @@ OTHER_MAC = "fa:16:3e:00:00:77"
 @pytest.fixture
 def world() -> Iterator[World]:
     """Provide a virtual machine at port 1 with subports of VIDs 100 and 200."""
-    with World(tap=TAP6) as one:
-        one.plug(1)
+    with World(tap=TAP6) as world:
+        world.plug(1)
         for vid in VIDS:
-            one.plug(1, vid=vid, instance=f"container-{vid}", iface_id=f"subport-{vid}")
-        yield one
+            world.plug(1, vid=vid, instance=f"container-{vid}", iface_id=f"subport-{vid}")
+        yield world
 
 
 def tags_of(vid: int) -> list[int]:
@@ -163,12 +163,12 @@ def test_a_subport_that_is_removed_has_no_flows_and_its_siblings_keep_theirs(
 def test_a_reconcile_puts_lost_flows_back_and_removes_stray_ones(world: World) -> None:
     for vid in VIDS:
         world.introduce(Host(1), tags=[vid])
-    flows = {(one.place[0], one.place[1], str(one.match)) for one in world.switch.flows}
-    world.switch.flows = [one for one in world.switch.flows if one.priority == 0]
+    flows = {(flow.place[0], flow.place[1], str(flow.match)) for flow in world.switch.flows}
+    world.switch.flows = [flow for flow in world.switch.flows if flow.priority == 0]
     assert world.reconciler.reconcile() > 0
-    assert {(one.place[0], one.place[1], str(one.match)) for one in world.switch.flows} == flows
+    assert {(flow.place[0], flow.place[1], str(flow.match)) for flow in world.switch.flows} == flows
     stray = {"in_port": 1, "vlan_vid": TAGGED | 300, "eth_type": 0x0806, "arp_op": 1}
-    own = next(one for one in world.switch.flows if one.match.get("arp_op"))
+    own = next(flow for flow in world.switch.flows if flow.match.get("arp_op"))
     world.foreign(match=stray, priority=own.priority, cookie=own.cookie)
     assert world.reconciler.reconcile() == 1
     assert untouched(world, 1, Host(1).question(tags=[300]))

@@ -33,8 +33,8 @@ def upstreams() -> Iterator[Callable[..., Upstream]]:
         return made[-1]
 
     yield start
-    for one in made:
-        one.stop()
+    for server in made:
+        server.stop()
 
 
 @pytest.fixture
@@ -49,13 +49,13 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., NovaBacke
     made: list[NovaBackend] = []
 
     def build(*hosts: Upstream | HttpHost, **options: Any) -> NovaBackend:
-        where = tuple(one.host if isinstance(one, Upstream) else one for one in hosts)
+        where = tuple(host.host if isinstance(host, Upstream) else host for host in hosts)
         made.append(NovaBackend(NovaSettings(where, SECRET, **options)))
         return made[-1]
 
     yield build
-    for one in made:
-        one.close()
+    for server in made:
+        server.close()
 
 
 @pytest.fixture

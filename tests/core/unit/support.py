@@ -188,8 +188,8 @@ def solicit(
 
 def _frame(mac: str, ethertype: int, *headers: Any) -> bytes:
     frame = packet.Packet()
-    for one in (ethernet.ethernet(TAP.mac, mac, ethertype), *headers):
-        frame.add_protocol(one)
+    for header in (ethernet.ethernet(TAP.mac, mac, ethertype), *headers):
+        frame.add_protocol(header)
     frame.serialize()
     return bytes(frame.data)
 
@@ -406,21 +406,21 @@ class Datapath(ProtocolDesc):  # type: ignore[misc]  # os-ken has no types
         self.closed = True
 
     def kinds(self) -> list[int]:
-        return [one.kind for one in self.sent]
+        return [message.kind for message in self.sent]
 
     def packet_outs(self) -> list[PacketOut]:
-        return [one.body for one in self.sent if one.kind == ofp.OFPT_PACKET_OUT]
+        return [message.body for message in self.sent if message.kind == ofp.OFPT_PACKET_OUT]
 
     def flow_mods(self) -> list[Any]:
         return [mod for _xid, mod in _flow_mods(self.sent)]
 
 
 def _flow_mods(sent: list[Sent]) -> Iterator[tuple[int, Any]]:
-    for one in sent:
-        if one.kind == ofp.OFPT_FLOW_MOD:
-            yield one.xid, one.body
-        elif isinstance(one.body, Bundle) and one.body.message is not None:
-            yield from _flow_mods([one.body.message])
+    for message in sent:
+        if message.kind == ofp.OFPT_FLOW_MOD:
+            yield message.xid, message.body
+        elif isinstance(message.body, Bundle) and message.body.message is not None:
+            yield from _flow_mods([message.body.message])
 
 
 Refusal = tuple[int, int]
@@ -484,7 +484,7 @@ class ModelSwitch(Datapath):
         let_hub_run()
 
     def dump(self) -> list[Any]:
-        return [ofp_parser.OFPFlowStats.parser(flowsim.stats(one), 0) for one in self.flows]
+        return [ofp_parser.OFPFlowStats.parser(flowsim.stats(flow), 0) for flow in self.flows]
 
     def place(self, mod: Any) -> flowsim.Entry:
         """Put a flow in, as another controller would."""
@@ -562,7 +562,7 @@ class Rig:
         """What the switch has, as flows of ours."""
         wire = Wire(self.channel.layout)
         found = [wire.found(Entry(flowsim.stats(flow))) for flow in self.switch.flows]
-        return {one.flow for one in found if one is not None}
+        return {flow.flow for flow in found if flow is not None}
 
 
 class _Datum(NamedTuple):

@@ -602,5 +602,5 @@ def test_a_port_shows_why_dfmeta_refused_its_guest() -> None:
     assert world.backend.asked == []
     assert failures(world)[0].reason == REASONS["project"]
     assert world.ask("/", x_forwarded_for="192.0.2.1").status == 403
-    reasons = {one.reason for one in failures(world)}
+    reasons = {failure.reason for failure in failures(world)}
     assert reasons == {REASONS["project"], REASONS["forwarded"]}

@@ -54,7 +54,7 @@ def test_requests_wait_for_the_answer_that_the_start_waits_for(
         neutron.asked.wait()
         requests = [pool.submit(lambda: networks["pods"]) for _ in range(2)]
         neutron.may.set()
-        assert {one.result().subnet for one in requests} == {IPv4Network("10.20.0.0/20")}
+        assert {request.result().subnet for request in requests} == {IPv4Network("10.20.0.0/20")}
         start.result()
     assert neutron.requests == 1
 

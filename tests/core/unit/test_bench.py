@@ -21,7 +21,7 @@ def cell(rate: float, *, p50: float = 1.0, failed: int = 0) -> dict[str, Any]:
 def report(**cells: dict[str, Any]) -> dict[str, Any]:
     """A run in which each proxy had the same figures under every load."""
     loads = [f"{kind} {count}" for kind in ("new", "keep-alive") for count in (1, 32, 256)]
-    return {"throughput": {name: dict.fromkeys(loads, one) for name, one in cells.items()}}
+    return {"throughput": {name: dict.fromkeys(loads, cell) for name, cell in cells.items()}}
 
 
 def test_the_generators_figures_are_read_behind_its_own_report() -> None:
@@ -33,7 +33,7 @@ def test_the_generators_figures_are_read_behind_its_own_report() -> None:
 
 def test_a_target_is_missed_by_a_single_failed_request() -> None:
     run = report(**{IN_PROCESS: cell(200, failed=1), TWO_WORKERS: cell(400)})
-    failed = {one.name: one.met for one in targets(run) if "failed" in one.name}
+    failed = {target.name: target.met for target in targets(run) if "failed" in target.name}
     assert failed == {
         "dfmeta, 32 clients, failed requests": False,
         "dfmeta, 256 clients, failed requests": False,
@@ -44,6 +44,6 @@ def test_a_target_is_missed_by_a_single_failed_request() -> None:
 
 def test_a_target_is_met_by_its_bound_alone() -> None:
     run = report(**{IN_PROCESS: cell(250), NEUTRON: cell(100), HAPROXY: cell(2000)})
-    rates = [one for one in targets(run) if "requests a second" in one.name]
-    assert [(one.value, one.met) for one in rates] == [(2.5, True), (0.125, False)]
+    rates = [target for target in targets(run) if "requests a second" in target.name]
+    assert [(rate.value, rate.met) for rate in rates] == [(2.5, True), (0.125, False)]
     assert rates[0].wanted == "at least 2.5, aim 4"

@@ -90,9 +90,9 @@ def test_no_two_messages_share_an_xid_and_no_two_bundles_a_number(
     channel.request(channel.wire.dump_all(), "a dump")
     channel.post([channel.wire.set_async()])
     let_hub_run()
-    xids = [one.xid for one in datapath.sent]
+    xids = [message.xid for message in datapath.sent]
     assert len(xids) == len(set(xids))
-    numbers = [one.body.number for one in datapath.sent if isinstance(one.body, Bundle)]
+    numbers = [message.body.number for message in datapath.sent if isinstance(message.body, Bundle)]
     assert sorted(set(numbers)) == [1, 2]
 
 
@@ -100,7 +100,7 @@ def test_xids_start_again_after_the_highest(channel: Channel, datapath: Datapath
     channel._xid = MAX_XID - 1
     channel.post([channel.wire.barrier(), channel.wire.barrier()])
     let_hub_run()
-    assert [one.xid for one in datapath.sent] == [MAX_XID, 1]
+    assert [message.xid for message in datapath.sent] == [MAX_XID, 1]
 
 
 def test_a_batch_is_confirmed_by_its_own_barrier_alone(

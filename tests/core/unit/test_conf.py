@@ -265,7 +265,7 @@ def test_a_wrong_value_is_named_with_its_option_and_a_remedy(load: Load) -> None
         assert SECRET not in sentence
         value = value.replace("user:word@", "(hidden)@").replace("user:password@", "(hidden)@")
         named = (
-            [one.strip() for one in value.split(",")] if name == "nova_metadata_host" else [value]
+            [part.strip() for part in value.split(",")] if name == "nova_metadata_host" else [value]
         )
         assert str(fields["value"]) in (["(secret)"] if option.secret else named)
 
@@ -411,10 +411,10 @@ def test_a_malformed_host_is_refused(load: Load) -> None:
 
 
 DEPRECATED = [
-    (group or "DEFAULT", option, one)
+    (group or "DEFAULT", option, former)
     for group, options in dfmeta.conf.own_opts()
     for option in options
-    for one in option.deprecated_opts
+    for former in option.deprecated_opts
     # Files have to exist; the other options of Nova show that the group is read.
     if not option.name.endswith(("_cert", "_key"))
 ]

@@ -74,7 +74,7 @@ def test_networks_have_lists_and_quotas_of_their_own(load: Load) -> None:
         "none": False,
     }
     assert OTHER in found.default
-    assert {name: one.quota for name, one in make_networks(conf).items()} == {
+    assert {name: network.quota for name, network in make_networks(conf).items()} == {
         "bare": None,
         "none": None,
         "pods": 9,

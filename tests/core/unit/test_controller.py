@@ -206,12 +206,12 @@ def test_a_change_that_cannot_be_sent_is_left_to_the_next_reconcile(
 
 def test_the_watch_restores_flows_that_are_lost_with_and_without_notice(reconciled: Rig) -> None:
     all_flows = FIXED_FLOWS + PORT_FLOWS
-    reconciled.switch.flows = [one for one in reconciled.switch.flows if one.table != 201]
+    reconciled.switch.flows = [flow for flow in reconciled.switch.flows if flow.table != 201]
     until(lambda: len(reconciled.switch.flows) == all_flows, "the flows to be back")
     until(lambda: reconciled.controller.bridge.ready, "the end of the reconcile")
     gone = hook(reconciled)
     reconciled.switch.flows = [
-        one for one in reconciled.switch.flows if one.cookie & 0xFFFF != Purpose.GUEST_HTTP
+        flow for flow in reconciled.switch.flows if flow.cookie & 0xFFFF != Purpose.GUEST_HTTP
     ]
     reconciled.controller.bridge.flow_removed(removed_of(gone))
     until(lambda: len(reconciled.switch.flows) == all_flows, "the hook to be back")
@@ -267,7 +267,7 @@ def test_changes_while_the_flows_are_counted_are_not_missing(rig: Rig) -> None:
 
 def test_right_flows_are_not_compared_at_each_check(reconciled: Rig) -> None:
     def comparisons() -> float:
-        return sum(one.value for one in metrics.RECONCILES.collect()[0].samples)
+        return sum(sample.value for sample in metrics.RECONCILES.collect()[0].samples)
 
     before = comparisons()
     eventlet.sleep(20 * controller_module.CHECK_INTERVAL)

@@ -36,7 +36,7 @@ FEW = settings(deadline=None, max_examples=examples(16))
 
 
 def by_purpose(flows: tuple[Flow, ...], purpose: Purpose) -> list[Flow]:
-    return [one for one in flows if one.purpose is purpose]
+    return [flow for flow in flows if flow.purpose is purpose]
 
 
 def sets(flow: Flow) -> dict[str, int | str]:
@@ -46,7 +46,7 @@ def sets(flow: Flow) -> dict[str, int | str]:
 @FEW
 @given(GUESTS)
 def test_an_addresss_way_back_is_added_before_its_way_in(guest: ServedEndpoint) -> None:
-    order = [one.purpose for one in guest_flows(guest, TAP6)]
+    order = [flow.purpose for flow in guest_flows(guest, TAP6)]
     for position, purpose in enumerate(order):
         if purpose is Purpose.ADDRESS:
             request, back = order[position - 2 : position]
@@ -65,29 +65,29 @@ def test_an_addresss_way_back_is_added_before_its_way_in(guest: ServedEndpoint) 
 @given(GUESTS)
 def test_a_guests_flows_have_places_of_their_own(guest: ServedEndpoint) -> None:
     flows = [*guest_flows(guest, TAP6), *fixed_flows(TAP6)]
-    assert len({one.match_key for one in flows}) == len(flows)
+    assert len({flow.match_key for flow in flows}) == len(flows)
 
 
 @FEW
 @given(GUESTS, GUESTS)
-def test_two_guests_share_no_place(one: ServedEndpoint, other: ServedEndpoint) -> None:
-    if one.endpoint == other.endpoint:
+def test_two_guests_share_no_place(guest: ServedEndpoint, other: ServedEndpoint) -> None:
+    if guest.endpoint == other.endpoint:
         return
-    places = {flow.match_key for flow in guest_flows(one, TAP6)}
+    places = {flow.match_key for flow in guest_flows(guest, TAP6)}
     assert not places & {flow.match_key for flow in guest_flows(other, TAP6)}
 
 
 def test_solicitations_for_the_service_are_answered_by_flows_alone() -> None:
     flows = (*fixed_flows(TAP6), *guest_flows(ServedEndpoint(Endpoint(13)), TAP6))
-    assert {one.field("ipv6_nd_target") for one in by_purpose(flows, Purpose.GUEST_ND)} == set(
+    assert {flow.field("ipv6_nd_target") for flow in by_purpose(flows, Purpose.GUEST_ND)} == set(
         SERVICE6
     )
     answers = by_purpose(flows, Purpose.SERVICE_ND)
-    assert {one.field("ipv6_nd_target") for one in answers} == set(SERVICE6)
-    for one in answers:
-        target = one.field("ipv6_nd_target")
-        assert sets(one) == {"eth_src": TAP6.mac, "ipv6_src": target, "ipv6_nd_tll": TAP6.mac}
-        assert one.actions[-1] == Output(PORT_IN_PORT)
+    assert {answer.field("ipv6_nd_target") for answer in answers} == set(SERVICE6)
+    for answer in answers:
+        target = answer.field("ipv6_nd_target")
+        assert sets(answer) == {"eth_src": TAP6.mac, "ipv6_src": target, "ipv6_nd_tll": TAP6.mac}
+        assert answer.actions[-1] == Output(PORT_IN_PORT)
     (dad,) = by_purpose(flows, Purpose.GUEST_DAD)
     assert (dad.field("ipv6_src"), dad.actions, dad.goto) == ("::", (), None)
     (bare,) = by_purpose(flows, Purpose.GUEST_ND_BARE)
@@ -102,7 +102,7 @@ def test_what_a_kernel_refuses_to_set_is_moved_from_a_register() -> None:
     for purpose in (Purpose.GUEST_ND_ANSWER, Purpose.KEY_ND_ANSWER):
         (flow,) = by_purpose(fixed_flows(TAP6), purpose)
         assert sets(flow) == {"icmpv6_type": 136, "reg0": 0x60000000, "reg1": 2}
-        moved = {one.field: one.source for one in flow.actions if isinstance(one, Move)}
+        moved = {action.field: action.source for action in flow.actions if isinstance(action, Move)}
         assert moved == {"nd_reserved": "reg0", "nd_options_type": "reg1"}
         assert flow.goto is Stage.ND
 

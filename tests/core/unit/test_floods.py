@@ -74,14 +74,14 @@ def test_no_more_than_the_rate_passes_on_average(purpose: Purpose, factor: float
     assert passed[OTHER] == rate * SECONDS, "nothing of a guest at the rate is dropped"
 
 
-@pytest.mark.parametrize("each", [RATE_OF_VM // 5, RATES[Purpose.SYN], 1000])
-def test_virtual_machine_passes_no_more_than_its_budget(each: int) -> None:
-    passed = Line(Purpose.SYN, dict.fromkeys(CONTAINERS, each) | {OTHER: 50}).run()
-    assert sum(passed[one] for one in CONTAINERS) <= RATE_OF_VM * (SECONDS + 2)
+@pytest.mark.parametrize("rate", [RATE_OF_VM // 5, RATES[Purpose.SYN], 1000])
+def test_virtual_machine_passes_no_more_than_its_budget(rate: int) -> None:
+    passed = Line(Purpose.SYN, dict.fromkeys(CONTAINERS, rate) | {OTHER: 50}).run()
+    assert sum(passed[endpoint] for endpoint in CONTAINERS) <= RATE_OF_VM * (SECONDS + 2)
     assert passed[OTHER] == 50 * SECONDS
 
 
 def test_virtual_machine_within_its_budget_loses_nothing() -> None:
-    each = RATE_OF_VM // len(CONTAINERS)
-    passed = Line(Purpose.SYN, dict.fromkeys(CONTAINERS, each)).run()
-    assert set(passed.values()) == {each * SECONDS}
+    rate = RATE_OF_VM // len(CONTAINERS)
+    passed = Line(Purpose.SYN, dict.fromkeys(CONTAINERS, rate)).run()
+    assert set(passed.values()) == {rate * SECONDS}

@@ -40,13 +40,13 @@ IPS = st.integers(1, 0xFFFFFFFF).map(IPv4Address)
 def of(flows: tuple[Flow, ...]) -> dict[object, object]:
     """ServedEndpoint next hop → the MAC in the answer."""
     return {
-        one.field("arp_tpa"): next(
+        flow.field("arp_tpa"): next(
             action.value
-            for action in one.actions
+            for action in flow.actions
             if isinstance(action, SetField) and action.field == "arp_sha"
         )
-        for one in flows
-        if one.purpose is Purpose.GUEST_NEXT_HOP
+        for flow in flows
+        if flow.purpose is Purpose.GUEST_NEXT_HOP
     }
 
 

@@ -482,7 +482,9 @@ def test_a_flow_with_the_key_of_another_endpoint_concerns_no_guest() -> None:
 def test_a_slot_rests_at_its_endpoint_alone() -> None:
     now = 0.0
     slots = SlotAllocator(IN_PORT, tuple, lambda: now)
-    here, there = (Guest(port(one.ofport), one, None) for one in (HERE, Endpoint(14)))
+    here, there = (
+        Guest(port(endpoint.ofport), endpoint, None) for endpoint in (HERE, Endpoint(14))
+    )
     slots.rest(None, [0, 1])
     slots.expect(HERE, [0])
     assert slots.pick(here, 4) == 0

@@ -456,4 +456,4 @@ def test_bytes_of_a_head_are_examined_once() -> None:
     for raw, most in ((long, 20 * len(long)), (many, (12 + many.count(b"\n")) * len(many))):
         counts = looked_at(raw)
         assert sum(counts) < most
-        assert sum(1 for one in counts if one > 100) <= raw.count(b"\n") + 1
+        assert sum(1 for count in counts if count > 100) <= raw.count(b"\n") + 1

@@ -72,9 +72,9 @@ class Systemd:
 
 @pytest.fixture
 def systemd(tmp_path: Path) -> Iterator[Systemd]:
-    one = Systemd(tmp_path / "notify")
-    yield one
-    one.sock.close()
+    manager = Systemd(tmp_path / "notify")
+    yield manager
+    manager.sock.close()
 
 
 def same(fds: Sequence[int], *socks: socket.socket) -> bool:
@@ -159,4 +159,4 @@ def test_each_spelling_of_a_database_gives_one_name_to_lock_and_holder(tmp_path:
             names.add((found.name, lock_name(ovsdb, "br-int")))
         assert len(names) == 1, spellings
     ovsdbs = ("tcp:127.0.0.1:6640", "tcp:127.0.0.1:6641", "tcp:127.0.0.2:6640", "tcp:[::1]:6640")
-    assert len({lock_name(one, "br-int") for one in ovsdbs}) == len(ovsdbs)
+    assert len({lock_name(ovsdb, "br-int") for ovsdb in ovsdbs}) == len(ovsdbs)

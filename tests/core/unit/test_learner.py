@@ -34,7 +34,7 @@ def held(
 
 
 def ports_of(holds: Holds, endpoint: Endpoint = HERE) -> list[int]:
-    return [one.syn.source_port for one in holds.take(endpoint)]
+    return [syn.syn.source_port for syn in holds.take(endpoint)]
 
 
 def send(rig: Rig, frame: bytes, ofport: int = 13) -> None:
@@ -64,7 +64,7 @@ def test_a_second_syn_waits_for_the_same_confirmation(rig: Rig) -> None:
     assert len(rig.switch.flow_mods()) == mods
     assert rig.switch.packet_outs() == []
     rig.switch.speak()
-    frames = {one.frame for one in rig.switch.packet_outs()}
+    frames = {packet_out.frame for packet_out in rig.switch.packet_outs()}
     assert frames == {syn(source_port=1), syn(source_port=2)}
 
 

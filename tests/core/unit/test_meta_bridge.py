@@ -46,9 +46,9 @@ def both_bridges(guest: ServedEndpoint, keys: MetaKeys) -> dict[str, list[Flow]]
     """All flows of one guest and the fixed ones, by bridge."""
     tap, meta = patch_of(keys), meta_tap_of(keys)
     behind = [
-        one
+        flow
         for number, known in sorted(guest.addresses.items())
-        for one in meta_bridge.address_flows(guest.endpoint, known, slot=number, tap=meta)
+        for flow in meta_bridge.address_flows(guest.endpoint, known, slot=number, tap=meta)
     ]
     return {
         "br-int": [
@@ -67,11 +67,11 @@ def of(bridge: str, purpose: Purpose, number: int = NUMBER) -> Flow:
         if bridge == "br-int"
         else meta_bridge.address_flows(HERE, known, slot=number, tap=meta_tap_of(keys))
     )
-    return next(one for one in flows if one.purpose is purpose)
+    return next(flow for flow in flows if flow.purpose is purpose)
 
 
-def with_match(one: Flow, field: str, value: Value) -> Flow:
-    return replace(one, match=tuple((n, value if n == field else v) for n, v in one.match))
+def with_match(flow: Flow, field: str, value: Value) -> Flow:
+    return replace(flow, match=tuple((n, value if n == field else v) for n, v in flow.match))
 
 
 @FEW
@@ -80,18 +80,18 @@ def test_every_flow_is_one_of_its_bridges_pipeline_and_has_a_place_of_its_own(
     guest: ServedEndpoint,
 ) -> None:
     for bridge, flows in both_bridges(guest, meta_keys(CIDR)).items():
-        assert {one.purpose for one in flows} <= set(LAYOUTS[bridge].pipeline.purposes)
-        assert len({one.match_key for one in flows}) == len(flows)
+        assert {flow.purpose for flow in flows} <= set(LAYOUTS[bridge].pipeline.purposes)
+        assert len({flow.match_key for flow in flows}) == len(flows)
 
 
 @pytest.mark.parametrize("number", KNOWN)
 def test_an_address_has_its_way_back_before_its_way_in(number: int) -> None:
     keys, known = scheme(), KNOWN[number]
     inner = integration_bridge.address_flows(HERE, known, slot=number, tap=patch_of(keys))
-    assert [one.purpose for one in inner] == [Purpose.REPLY, Purpose.ADDRESS]
+    assert [flow.purpose for flow in inner] == [Purpose.REPLY, Purpose.ADDRESS]
     outer = meta_bridge.address_flows(HERE, known, slot=number, tap=meta_tap_of(keys))
     asked = Purpose.META_KEY_ARP if number == NUMBER else Purpose.META_KEY_ND
-    assert [one.purpose for one in outer] == [
+    assert [flow.purpose for flow in outer] == [
         asked,
         Purpose.META_REPLY,
         Purpose.META_SOURCE,
@@ -101,9 +101,9 @@ def test_an_address_has_its_way_back_before_its_way_in(number: int) -> None:
 def test_every_drop_of_guests_and_answers_is_needed_and_has_a_reason() -> None:
     keys = scheme()
     drops = {
-        one.purpose
-        for one in meta_bridge.fixed_flows(meta_tap_of(keys))
-        if not one.actions and one.goto is None
+        flow.purpose
+        for flow in meta_bridge.fixed_flows(meta_tap_of(keys))
+        if not flow.actions and flow.goto is None
     }
     drops -= {Purpose.META_NEIGHBOURS_DROP}
     assert drops < {purpose for purpose in BR_META.purposes if purpose.is_needed}
@@ -122,14 +122,14 @@ def test_the_numbers_of_the_second_bridges_tables_are_fixed() -> None:
 
 
 def test_no_flow_of_metadata_path_takes_a_frame_of_our_two_ports() -> None:
-    mine = {one: META.priority(one) for one in BR_META.purposes if one.is_shared}
+    mine = {purpose: META.priority(purpose) for purpose in BR_META.purposes if purpose.is_shared}
     rest = mine.pop(Purpose.META_OTHER_DROP)
     assert METADATA_PATH < rest < min(mine.values()) == max(mine.values()) == META.hook_priority
 
 
-def dumped(wire: Wire, one: Flow) -> Entry:
+def dumped(wire: Wire, flow: Flow) -> Entry:
     """The entry of a dump that *one* has on a switch."""
-    switch, mod = Switch((), lambda _message: None), wire.add(one)
+    switch, mod = Switch((), lambda _message: None), wire.add(flow)
     mod.set_xid(5)
     mod.serialize()
     switch.feed(bytes(mod.buf))
@@ -139,11 +139,11 @@ def dumped(wire: Wire, one: Flow) -> Entry:
 @pytest.mark.parametrize("bridge", LAYOUTS)
 def test_dump_reads_as_the_flow_that_was_added(bridge: str) -> None:
     wire = Wire(LAYOUTS[bridge])
-    for one in both_bridges(ServedEndpoint(HERE, KNOWN), scheme())[bridge]:
-        found = wire.found(dumped(wire, one))
+    for flow in both_bridges(ServedEndpoint(HERE, KNOWN), scheme())[bridge]:
+        found = wire.found(dumped(wire, flow))
         assert found is not None
-        assert found.flow == one
-        assert found.entry.cookie == cookie_of(one.purpose)
+        assert found.flow == flow
+        assert found.entry.cookie == cookie_of(flow.purpose)
 
 
 @FEW
@@ -153,19 +153,19 @@ def test_a_flow_is_read_back_as_it_was_built(guest: ServedEndpoint) -> None:
     for number in guest.addresses:
         keys.own(guest.endpoint, number)
     for flows in both_bridges(guest, keys).values():
-        for one in flows:
-            read = read_address(one, keys)
+        for flow in flows:
+            read = read_address(flow, keys)
             if read.slot is None:
                 continue
             assert read.endpoint == guest.endpoint
             assert read.key == str(keys.key_of(guest.endpoint, read.slot))
             known = guest.addresses[read.slot]
-            if one.purpose is Purpose.ADDRESS:
+            if flow.purpose is Purpose.ADDRESS:
                 assert read.address == known
-            if one.purpose is Purpose.REPLY:
+            if flow.purpose is Purpose.REPLY:
                 assert (read.mac, read.ip) == (known.mac, known.ip)
     behind = both_bridges(guest, keys)["br-meta"]
-    keyed = [one for one in behind if read_address(one, keys).slot is not None]
+    keyed = [flow for flow in behind if read_address(flow, keys).slot is not None]
     assert len(keyed) == 3 * len(guest.addresses)
 
 
@@ -186,10 +186,10 @@ def test_other_flow_of_a_number_without_an_owner_serves_no_guest(number: int) ->
     keys = scheme(owned=False)
     asked = Purpose.META_KEY_ARP if number == NUMBER else Purpose.META_KEY_ND
     flows = [of("br-int", Purpose.REPLY, number)]
-    flows += [of("br-meta", one, number) for one in (asked, Purpose.META_REPLY)]
+    flows += [of("br-meta", purpose, number) for purpose in (asked, Purpose.META_REPLY)]
     flows.append(of("br-meta", Purpose.META_SOURCE, number))
-    for one in flows:
-        read = read_address(one, keys)
+    for flow in flows:
+        read = read_address(flow, keys)
         assert (read.endpoint, read.slot) == (None, None)
         assert read.key == str(keys.key_of(HERE, number))
 
@@ -214,13 +214,13 @@ def test_a_flow_of_the_other_scheme_has_no_slot() -> None:
     assert keys.covers(ports.key_of(Endpoint(2), 7))
     keys.own(Endpoint(2), 2)
     keys.own(Endpoint(2), N + 2)
-    for one in (
+    for flow in (
         *integration_bridge.guest_flows(guest, tap),
         *integration_bridge.guest_flows(replace(guest, endpoint=Endpoint(2)), tap),
     ):
-        assert read_address(one, keys).slot is None
-        if one.purpose is Purpose.ADDRESS:
-            assert read_address(one, keys).endpoint is not None
+        assert read_address(flow, keys).slot is None
+        if flow.purpose is Purpose.ADDRESS:
+            assert read_address(flow, keys).endpoint is not None
     for flows in both_bridges(ServedEndpoint(HERE, KNOWN), keys).values():
-        for one in flows:
-            assert read_address(one, IN_PORT).slot is None
+        for flow in flows:
+            assert read_address(flow, IN_PORT).slot is None

@@ -189,14 +189,14 @@ def test_only_complete_links_are_added_once_and_nothing_else_changes(
     old = before["links"]
     new = after["links"][len(old) :]
     assert after == {**before, "links": [*old, *new]}
-    ids = [each["id"] for each in after["links"]]
+    ids = [link["id"] for link in after["links"]]
     assert len(set(ids)) == len(ids)
     for added in new:
         (below,) = [link for link in old if link["id"] == added["vlan_link"]]
         mac = below["ethernet_mac_address"].lower()
         assert Vlan(mac, added["vlan_id"], added["vlan_mac_address"]) in vlans
         assert below["type"] not in ("vlan", "bond")
-    places = [(each["vlan_link"], each["vlan_id"]) for each in new]
+    places = [(link["vlan_link"], link["vlan_id"]) for link in new]
     assert len(set(places)) == len(places)
 
 

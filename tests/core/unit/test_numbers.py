@@ -44,9 +44,9 @@ class Ovsdb:
 
 @pytest.fixture
 def ovsdb(rig: Rig) -> Ovsdb:
-    one = Ovsdb()
-    one.late, one.rig, rig.ask = True, rig, one.ask
-    return one
+    ovsdb = Ovsdb()
+    ovsdb.late, ovsdb.rig, rig.ask = True, rig, ovsdb.ask
+    return ovsdb
 
 
 @pytest.fixture

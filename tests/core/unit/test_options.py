@@ -46,7 +46,7 @@ def told(conf: cfg.ConfigOpts) -> Any:
 
 
 def rows(conf: cfg.ConfigOpts) -> dict[str, dict[str, Any]]:
-    return {f"[{one['group']}] {one['option']}": one for one in told(conf)["options"]}
+    return {f"[{row['group']}] {row['option']}": row for row in told(conf)["options"]}
 
 
 def test_every_option_is_listed_with_its_value(load: Load) -> None:
@@ -166,7 +166,7 @@ def unknown(folder: Path, *texts: str) -> list[tuple[str, str]]:
         files.append(folder / f"{number}.conf")
         files[-1].write_text(text)
     conf = dfmeta.conf.load([str(file) for file in files], prog="x")
-    return [(str(one.fields["what"]), one.remedy) for one in unknown_options(conf)]
+    return [(str(option.fields["what"]), option.remedy) for option in unknown_options(conf)]
 
 
 def test_misspelt_name_is_reported_with_the_nearest(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_every_limit_has_an_option_that_is_read(load: Load) -> None:
     }
     numbers["guest_limits__header_lines_max"] = 99
     read = make_limits(load(**numbers))
-    values = [getattr(read, one.name) for one in fields(read) if one.name != "head"]
+    values = [getattr(read, field.name) for field in fields(read) if field.name != "head"]
     values += [read.head.request_line, read.head.header, read.head.lines]
     assert sorted(values) == sorted(numbers.values())
     assert (read.body, read.requests_per_port) == (
@@ -271,7 +271,7 @@ def repository(tmp_path: Path) -> Repository:
 def said(caplog: pytest.LogCaptureFixture, changes: Changes) -> list[tuple[str, str]]:
     with caplog.at_level(logging.INFO):
         changes.log(logging.getLogger("test"))
-    return [(one.levelname, one.getMessage()) for one in caplog.records]
+    return [(record.levelname, record.getMessage()) for record in caplog.records]
 
 
 def test_every_option_is_read_by_a_daemon() -> None:

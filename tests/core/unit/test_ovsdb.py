@@ -75,7 +75,7 @@ def bridge_row(*ports: Any, name: str = "br-int", **columns: Any) -> Any:
 def idl(*bridges: Any) -> Any:
     ports = {port.uuid: port for bridge in bridges for port in bridge.ports}
     root = SimpleNamespace(other_config={})
-    bridge_rows = {each.uuid: each for each in bridges}
+    bridge_rows = {bridge.uuid: bridge for bridge in bridges}
     tables = {"Open_vSwitch": {"root": root}, "Bridge": bridge_rows, "Port": ports}
     return SimpleNamespace(
         tables={name: SimpleNamespace(rows=rows) for name, rows in tables.items()}

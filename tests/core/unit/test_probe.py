@@ -41,7 +41,7 @@ class Host:
         return self
 
     def packet_out(self, ofport: int, actions: Any, frame: bytes) -> bytes:
-        assert (ofport, [one.port for one in actions]) == (FROM_CONTROLLER, [TAP.ofport])
+        assert (ofport, [action.port for action in actions]) == (FROM_CONTROLLER, [TAP.ofport])
         return frame
 
     def post(self, frames: list[bytes]) -> None:

@@ -112,11 +112,11 @@ def test_record_stays_as_it_is_and_the_traceback_follows() -> None:
     try:
         raise ERROR
     except HostError:
-        one = record("Lost: %s", ERROR, exc_info=sys.exc_info())
-    first, *rest = FORMATTER.format(one).splitlines()
+        line = record("Lost: %s", ERROR, exc_info=sys.exc_info())
+    first, *rest = FORMATTER.format(line).splitlines()
     assert first == f"WARNING Lost: {ERROR} [{ERROR.name}]"
     assert rest[0].startswith("Traceback")
-    assert one.args == (ERROR,)
+    assert line.args == (ERROR,)
 
 
 LOGGER = logging.getLogger("tests.quiet")

@@ -62,7 +62,7 @@ def test_a_new_address_takes_three_flows_the_way_back_first(rig: Rig) -> None:
     learn(rig)
     wire = Wire(Layout())
     found = [wire.found(stats_of(mod)) for mod in rig.switch.flow_mods()]
-    purposes = [one.flow.purpose for one in found if one is not None and one.flow is not None]
+    purposes = [flow.flow.purpose for flow in found if flow is not None and flow.flow is not None]
     assert purposes == [Purpose.KEY_ARP, Purpose.REPLY, Purpose.ADDRESS]
     assert rig.flows() == wanted(rig)
 
@@ -80,7 +80,7 @@ def test_a_port_that_goes_leaves_nothing_and_its_way_in_goes_first(rig: Rig) -> 
 
 def test_address_flow_with_a_source_that_is_no_key_is_removed(rig: Rig) -> None:
     learn(rig)
-    flow = next(one for one in rig.flows() if one.purpose is Purpose.ADDRESS)
+    flow = next(flow for flow in rig.flows() if flow.purpose is Purpose.ADDRESS)
     for key in ("10.0.0.1", "128.0.0.0", "224.0.0.13"):
         again = Rig()
         again.registry.set_port(port())
@@ -108,7 +108,7 @@ def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcil
         rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
     rig.switch.model.refuse = lambda mod: NO_ROOM if _in_port(mod) == 66 else None
     rig.connect()
-    served = {one.field("in_port") for one in rig.flows() if one.purpose is Purpose.GUEST_HTTP}
+    served = {flow.field("in_port") for flow in rig.flows() if flow.purpose is Purpose.GUEST_HTTP}
     assert served == {13, 14}
     assert rig.controller.bridge.ready
     assert rig.reconciler.flow_count() == len(rig.switch.flows), "the watch sees nothing missing"
@@ -131,7 +131,7 @@ def test_an_address_whose_way_back_is_refused_gets_no_way_in() -> None:
     )
     learn(rig)
     rig.reconciler.reconcile_quietly()
-    assert not [one for one in rig.flows() if one.purpose is Purpose.ADDRESS]
+    assert not [flow for flow in rig.flows() if flow.purpose is Purpose.ADDRESS]
 
 
 def crowd(count: int) -> Rig:
@@ -258,7 +258,7 @@ def test_a_sweep_does_not_end_while_the_switch_keeps_a_stray_flow(rig: Rig) -> N
 
 def test_start_reports_numbers_at_other_endpoints(rig: Rig) -> None:
     learn(rig)
-    flow = next(one for one in rig.flows() if one.purpose is Purpose.ADDRESS)
+    flow = next(flow for flow in rig.flows() if flow.purpose is Purpose.ADDRESS)
 
     for there in (
         with_source(flow, str(IN_PORT.key_of(Endpoint(14), 3))),

@@ -36,13 +36,13 @@ RESERVED = {
 ADDRESSES = [address(f"10.0.0.{n}", f"fa:16:3e:00:00:{n:02x}") for n in range(1, 11)]
 ADDRESSES6 = [address6(f"fd12::{n}", service=SERVICE6[n % 2]) for n in range(1, 21)]
 ALL_ADDRESSES = [*ADDRESSES, *ADDRESSES6]
-PLACED = [(slot, one) for slot in SLOTS for one in ADDRESSES]
-PLACED += [(slot, one) for slot in SLOTS6 for one in ADDRESSES6]
+PLACED = [(slot, address_) for slot in SLOTS for address_ in ADDRESSES]
+PLACED += [(slot, address_) for slot in SLOTS6 for address_ in ADDRESSES6]
 """A slot and an address of the same version."""
 
 
-def slots_of(one: GuestAddress) -> Sequence[int]:
-    return IN_PORT.slots(one.ip.version)
+def slots_of(address_: GuestAddress) -> Sequence[int]:
+    return IN_PORT.slots(address_.ip.version)
 
 
 def learned(registry: Registry, number: int, now: float = 0.0, at: Endpoint = HERE) -> Learned:
@@ -193,21 +193,21 @@ class Ports(RuleBasedStateMachine):
 
     # What guests and the switch say
 
-    @rule(ofport=st.sampled_from([1, 2, 3, 4]), one=st.sampled_from(ALL_ADDRESSES), vid=VIDS)
-    def learn(self, ofport: int, one: GuestAddress, vid: int) -> None:
+    @rule(ofport=st.sampled_from([1, 2, 3, 4]), address_=st.sampled_from(ALL_ADDRESSES), vid=VIDS)
+    def learn(self, ofport: int, address_: GuestAddress, vid: int) -> None:
         endpoint = Endpoint(ofport, vid)
         self.now += 1
-        mine = slots_of(one)
+        mine = slots_of(address_)
         before = {n: slot for n, slot in self.registry.slots(endpoint).items() if n in mine}
         idle = {n: slot.last_used for n, slot in before.items() if not slot.connections}
-        new = self.registry.learn(endpoint, one, self.now)
+        new = self.registry.learn(endpoint, address_, self.now)
         if new is None:
             known = self.registry.identity(endpoint) is not None
             assert not known or not idle or ofport in self.doubted
             return
         assert ofport not in self.doubted
         if not new.new:
-            assert self.addresses[endpoint, new.slot] == one
+            assert self.addresses[endpoint, new.slot] == address_
             return
         assert new.slot in mine
         assert IN_PORT.key_of(endpoint, new.slot) not in RESERVED
@@ -221,7 +221,7 @@ class Ports(RuleBasedStateMachine):
                 assert not before
                 assert all(self.resting.get((endpoint, n), 0.0) > self.now for n in free)
         self.resting.pop((endpoint, new.slot), None)
-        self.addresses[endpoint, new.slot] = one
+        self.addresses[endpoint, new.slot] = address_
 
     @rule(endpoint=PLACES, placed=st.sampled_from(PLACED))
     def adopt(self, endpoint: Endpoint, placed: tuple[int, GuestAddress]) -> None:
@@ -347,8 +347,8 @@ def test_one_version_takes_no_slot_of_the_other(registry: Registry) -> None:
     six = registry.learn(HERE, ADDRESSES6[0], 10)
     assert six is not None
     assert (six.slot, six.displaced) == (SLOT6 + 1, None)
-    for number, one in enumerate(ADDRESSES6):
-        registry.learn(HERE, one, 20 + number)
+    for number, address_ in enumerate(ADDRESSES6):
+        registry.learn(HERE, address_, 20 + number)
     assert registry.count_addresses() == {"4": 7, "6": 16}
     new = learned(registry, 7, now=99)
     assert (new.slot, new.displaced) == (0, ADDRESSES[0]), "though IPv6 was idle for less"
@@ -363,8 +363,8 @@ def accepted(registry: Registry, found: Learned, now: float = 0.0) -> Learned:
 def test_an_address_whose_connection_is_expected_does_not_give_way(registry: Registry) -> None:
     first, *others = [learned(registry, number) for number in range(7)]
     assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED * 0.9) is None
-    for one in others:
-        accepted(registry, one)
+    for other in others:
+        accepted(registry, other)
     assert registry.learn(HERE, ADDRESSES[7], now=EXPECTED * 0.9) is not None
     assert registry.has_slot(HERE, first), "its connection is still expected"
     assert not registry.has_slot(HERE, others[0])

@@ -27,7 +27,7 @@ NAMES = ("a", "b", "c", "d")
 OFPORTS = (1, 2, 3)
 ADDRESSES = [address(f"10.0.0.{n}") for n in range(1, 11)]
 ADDRESSES6 = [address6(f"fd12::{n}") for n in range(1, 6)]
-KEYS = [*(str(one) for one in CIDR), *(str(PREFIX6[n]) for n in range(16))]
+KEYS = [*(str(ip) for ip in CIDR), *(str(PREFIX6[n]) for n in range(16))]
 
 
 class InFlow(NamedTuple):
@@ -91,7 +91,7 @@ class Ports(RuleBasedStateMachine):
     def apply(self, endpoint: Endpoint) -> None:
         """Do what the reconciler does with a change: flows change if the switch is reachable."""
         if self.connected:
-            self.flows = {one for one in self.flows if one.endpoint != endpoint}
+            self.flows = {flow for flow in self.flows if flow.endpoint != endpoint}
             self.flows |= self.desired(endpoint)
 
     # OVSDB
@@ -115,7 +115,7 @@ class Ports(RuleBasedStateMachine):
         away: bool = False,
     ) -> None:
         made = replace(port(ofport, name=name, instance=instance), **odd)
-        there = next((one for one in self.rows.values() if one.name == name), None)
+        there = next((row for row in self.rows.values() if row.name == name), None)
         if there is None:
             self.made += 1
             there = replace(made, row=f"row-{self.made}", vid=vid)
@@ -199,22 +199,24 @@ class Ports(RuleBasedStateMachine):
     )
     def learn(self, data: st.DataObject, some: list[GuestAddress]) -> None:
         endpoint = data.draw(st.sampled_from(self.registry.endpoints()))
-        for one in some:
-            self.learn_one(endpoint, one)
+        for address_ in some:
+            self.learn_one(endpoint, address_)
 
-    def learn_one(self, endpoint: Endpoint, one: GuestAddress) -> None:
+    def learn_one(self, endpoint: Endpoint, address_: GuestAddress) -> None:
         self.now += 1
         before = self.registry.slots(endpoint)
         with self.quiet(but=endpoint):
-            found = self.registry.learn(endpoint, one, self.now)
+            found = self.registry.learn(endpoint, address_, self.now)
         self.apply(endpoint)
         if found is None:
-            mine = [slot for slot in before.values() if slot.address.ip.version == one.ip.version]
+            mine = [
+                slot for slot in before.values() if slot.address.ip.version == address_.ip.version
+            ]
             known = self.registry.identity(endpoint) is not None
             assert not known or not any(slot.idle(self.now) for slot in mine)
             return
-        assert self.registry.slots(endpoint)[found.slot].address == one
-        assert found.slot in self.keys.slots(one.ip.version)
+        assert self.registry.slots(endpoint)[found.slot].address == address_
+        assert found.slot in self.keys.slots(address_.ip.version)
         if found.new and found.displaced is None:
             assert found.slot not in self.registry.allocator.resting()
         claim = self.registry.claim(self.key(found.slot))
@@ -241,18 +243,18 @@ class Ports(RuleBasedStateMachine):
     @contextmanager
     def quiet(self, but: Endpoint | None = None) -> Iterator[None]:
         """Other endpoints lose idle further addresses at most, to a port without any number."""
-        before = {one: self.registry.slots(one) for one in self.registry.endpoints()}
+        before = {endpoint: self.registry.slots(endpoint) for endpoint in self.registry.endpoints()}
         first = {ip for ids in first_numbers(self.registry).values() for ip in (ids.ip, ids.ip6)}
         yield
         for endpoint, slots in before.items():
             after = self.registry.slots(endpoint)
-            lost = {number: one for number, one in slots.items() if number not in after}
+            lost = {number: slot for number, slot in slots.items() if number not in after}
             assert not lost or self.registry.ports_without_number()
             for number, slot in lost.items():
                 assert str(self.key(number)) not in first
                 assert slot.idle(self.now)
                 version = slot.address.ip.version
-                assert any(one.address.ip.version == version for one in after.values())
+                assert any(slot.address.ip.version == version for slot in after.values())
             kept = {number: slots[number].epoch for number in slots.keys() - lost.keys()}
             if endpoint != but:
                 assert {number: after[number].epoch for number in after} == kept
@@ -309,7 +311,7 @@ class Ports(RuleBasedStateMachine):
             if guest is not None and guest.port.instance_id
         }
         resting = before.allocator.resting()
-        identities = {one: before.identity(one) for one in before.endpoints()}
+        identities = {endpoint: before.identity(endpoint) for endpoint in before.endpoints()}
         if changed and self.rows:
             row = data.draw(st.sampled_from(sorted(self.rows)))
             instance = data.draw(st.sampled_from([INSTANCE, OTHER_INSTANCE, ""]))
@@ -317,7 +319,7 @@ class Ports(RuleBasedStateMachine):
         if lost:
             self.flows = set()
         if odd is not None:
-            self.flows = {one for one in self.flows if one[:2] != odd[:2]} | {odd}
+            self.flows = {flow for flow in self.flows if flow[:2] != odd[:2]} | {odd}
         self.start()
         self.connected = False
         for row in data.draw(st.permutations(sorted(self.rows))):
@@ -339,7 +341,7 @@ class Ports(RuleBasedStateMachine):
 
     def kept_by_a_restart(self) -> list[tuple[str, str]]:
         """Rows and keys that the rows have, and that no other row has."""
-        stored = [text for one in self.rows.values() for text in (one.meta.ip, one.meta.ip6)]
+        stored = [text for row in self.rows.values() for text in (row.meta.ip, row.meta.ip6)]
         return [
             (row, key)
             for row, ids in first_numbers(self.registry).items()
@@ -373,11 +375,11 @@ class Ports(RuleBasedStateMachine):
         """Restore the remembered addresses: all of them, if nothing else has happened."""
         for endpoint, holder in holders.items():
             if self.adopts(endpoint, holder):
-                for number, one in holder.slots.items():
-                    assert one is not None
-                    self.registry.restore(endpoint, number, one, self.now)
+                for number, slot in holder.slots.items():
+                    assert slot is not None
+                    self.registry.restore(endpoint, number, slot, self.now)
                     if complete:
-                        assert self.registry.slots(endpoint)[number].address == one
+                        assert self.registry.slots(endpoint)[number].address == slot
 
     def remap(self, before: dict[Endpoint, Identity | None]) -> None:
         """Return the senders of the frames in flight, in terms of the new process."""
@@ -420,37 +422,41 @@ class Ports(RuleBasedStateMachine):
             assert number in self.keys.slots(version)
             assert self.key(number) not in HOST
             assert self.keys.owners[number] == endpoint
-            mine = [one for one in self.open if (one.endpoint, one.epoch) == (endpoint, slot.epoch)]
+            mine = [
+                claim
+                for claim in self.open
+                if (claim.endpoint, claim.epoch) == (endpoint, slot.epoch)
+            ]
             assert slot.connections == len(mine)
         for version in (4, 6):
             for endpoint in self.registry.endpoints():
                 slots = self.registry.slots(endpoint).values()
-                addresses = [one.address for one in slots if one.address.ip.version == version]
+                addresses = [slot.address for slot in slots if slot.address.ip.version == version]
                 assert len(set(addresses)) == len(addresses) <= self.keys.most(version)
 
     @invariant()
     def first_numbers_are_those_of_one_row_and_stay(self) -> None:
         ids = first_numbers(self.registry)
         for of in ("ip", "mac", "ip6"):
-            given = [getattr(one, of) for one in ids.values() if getattr(one, of)]
+            given = [getattr(ids_, of) for ids_ in ids.values() if getattr(ids_, of)]
             assert len(given) == len(set(given))
-        for row, one in ids.items():
+        for row, ids_ in ids.items():
             assert not self.rows[row].vid
-            for key, version in ((one.ip, 4), (one.ip6, 6)):
+            for key, version in ((ids_.ip, 4), (ids_.ip6, 6)):
                 if key:
                     number = self.keys.number_of(ip_of(key))
                     assert number in self.keys.slots(version), "none of network, gateway, broadcast"
                     owner = self.registry.allocator.user(number)
                     assert owner is None or owner.port.row == row
                     if version == 4:
-                        assert one.mac == self.keys.label(number)
+                        assert ids_.mac == self.keys.label(number)
             before = self.firsts.get(row, MetaIds())
-            assert all(old in ("", new) for old, new in zip(before, one, strict=True))
-            self.firsts[row] = one
+            assert all(old in ("", new) for old, new in zip(before, ids_, strict=True))
+            self.firsts[row] = ids_
 
     @invariant()
     def a_number_has_the_owner_that_may_use_it(self) -> None:
-        at = {one.row: one.endpoint for one in self.registry.ports()}
+        at = {port.row: port.endpoint for port in self.registry.ports()}
         expected = {
             number: endpoint
             for endpoint in self.registry.endpoints()

@@ -42,7 +42,7 @@ def test_test_that_passes_alone_is_flaky_and_kept(flaky_file: Path) -> None:
     runs = Runs([FIRST, SECOND], [])
     runner.host(runs)
     assert runs.calls[1][:2] == (FIRST, SECOND.partition(" (")[0])
-    assert [one.name for one in runs.flaky] == [FIRST, SECOND]
+    assert [failure.name for failure in runs.flaky] == [FIRST, SECOND]
     assert runs.failed == []
     rows = [json.loads(line) for line in flaky_file.read_text().splitlines()]
     assert [(row["test"], row["error"]) for row in rows] == [
@@ -54,8 +54,8 @@ def test_test_that_passes_alone_is_flaky_and_kept(flaky_file: Path) -> None:
 def test_second_failure_fails_the_run() -> None:
     runs = Runs([FIRST, SECOND], [FIRST])
     runner.host(runs)
-    assert [one.name for one in runs.failed] == [FIRST]
-    assert [one.name for one in runs.flaky] == [SECOND]
+    assert [failure.name for failure in runs.failed] == [FIRST]
+    assert [failure.name for failure in runs.flaky] == [SECOND]
 
 
 def test_four_failures_are_not_repeated() -> None:
@@ -68,7 +68,7 @@ def test_failure_in_a_changed_file_is_not_repeated(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(runner, "changed_files", lambda _ref: {"tests/host/e2e/test_a.py"})
     runs = Runs([FIRST])
     runner.host(runs)
-    assert (len(runs.calls), [one.name for one in runs.failed]) == (1, [FIRST])
+    assert (len(runs.calls), [failure.name for failure in runs.failed]) == (1, [FIRST])
 
 
 def test_failure_of_core_is_not_repeated() -> None:

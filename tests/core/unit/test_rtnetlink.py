@@ -121,8 +121,8 @@ def test_requests_are_those_of_pyroute2(
     theirs: Callable[[IPBatch], object],
 ) -> None:
     asked = kernel()
-    with Rtnetlink() as one:
-        ours(one)
+    with Rtnetlink() as rtnetlink:
+        ours(rtnetlink)
     with IPBatch() as other:
         theirs(other)
         assert list(map(without_numbers, asked.sent)) == [without_numbers(bytes(other.batch))]

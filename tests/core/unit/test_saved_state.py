@@ -98,7 +98,7 @@ def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
     StateFile(folder).save(SavedState(port=5))
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / FILE).stat().st_mode & 0o777 == 0o600
-    assert [one.name for one in folder.iterdir()] == [FILE]
+    assert [file.name for file in folder.iterdir()] == [FILE]
 
 
 def test_side_of_the_host_that_cannot_be_is_no_memory(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_file_of_another_format_is_no_memory_and_one_line(
 def test_file_that_makes_no_sense_is_no_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = {"port_id": "a", "instance_id": "b", "slots": 5}
+    holder = {"port_id": "a", "instance_id": "b", "slots": 5}
     mac, six = "fa:16:3e:00:00:05", "fd12::5"
     wrong = ("x", ["10.0.0.5"], [mac, "10.0.0"], ["fa:16", "10.0.0.5"], [mac, six], [mac, six, ""])
     texts = ["", "\x00", "nonsense", "[]", "null", '{"version": 1}', json.dumps(GOOD)[:-5]]
@@ -136,9 +136,9 @@ def test_file_that_makes_no_sense_is_no_memory(
         {"port": "x"},
         {"holders": []},
         {"holders": {"x": {}}},
-        {"holders": {"1": one}},
+        {"holders": {"1": holder}},
         {"resting": ["x"]},
-        *({"holders": {"1": one | {"slots": {"0": parts}}}} for parts in wrong),
+        *({"holders": {"1": holder | {"slots": {"0": parts}}}} for parts in wrong),
     ):
         texts.append(json.dumps(GOOD | odd))
     for text in (*texts, "[" * 100_000, "\udcff\udcfe{}"):
@@ -156,7 +156,7 @@ def test_a_save_that_fails_is_logged_and_tried_again(
     assert file.load() == SavedState()
     file.save(SavedState(port=5))
     assert "cannot be written" in caplog.text
-    assert [one.name for one in tmp_path.iterdir()] == [FILE]
+    assert [file.name for file in tmp_path.iterdir()] == [FILE]
     (tmp_path / FILE).rmdir()
     file.save(SavedState(port=5))
     assert file.load() == SavedState(port=5)
@@ -208,8 +208,8 @@ HERE, BEHIND = Endpoint(13), Endpoint(13, 100)
 
 def registry_of(*ports: Port) -> Registry:
     registry = Registry()
-    for one in ports:
-        registry.set_port(one)
+    for port_ in ports:
+        registry.set_port(port_)
     return registry
 
 
@@ -249,8 +249,8 @@ def test_two_ports_of_one_row_are_remembered_apart(tmp_path: Path, now: bool) ->
 def of_the_host(*ports: Port) -> Registry:
     keys = MetaKeys(IPv4Network("240.0.0.0/28"), PREFIX6, "fa:16:ee:00:00:00")
     registry = Registry(keys=keys)
-    for one in ports:
-        registry.set_port(one)
+    for port_ in ports:
+        registry.set_port(port_)
     return registry
 
 

@@ -263,7 +263,7 @@ def test_count_above_its_bound_is_a_sign_of_trouble() -> None:
     assert (sign.value, sign.trouble.labels) == (4.0, {"outcome": "timeout"})
     assert sign.trouble.means in see(samples=samples).text
     samples["dfmeta_hub_longest_stall_seconds", ()] = 1.4
-    assert [each.value for each in troubles.signs(samples)] == [4.0, 1.4]
+    assert [sign.value for sign in troubles.signs(samples)] == [4.0, 1.4]
 
 
 def ask(url: str = "/", host: str | None = "127.0.0.1:9697", listen: str = "127.0.0.1:9697") -> Any:

@@ -102,9 +102,9 @@ class Manager:
 
 @pytest.fixture
 def manager(monkeypatch: pytest.MonkeyPatch) -> Manager:
-    one = Manager()
-    monkeypatch.setattr(switch_module, "AppManager", one)
-    return one
+    manager = Manager()
+    monkeypatch.setattr(switch_module, "AppManager", manager)
+    return manager
 
 
 def make_controller() -> Controller:

@@ -316,7 +316,9 @@ def test_a_register_is_set_and_read_in_one_table_alone() -> None:
 def test_a_packet_only_goes_to_higher_tables_and_every_table_is_reached(layout: Layout) -> None:
     reached = {next(iter(layout.pipeline.tables))}
     for stage, table in layout.pipeline.tables.items():
-        assert all(layout.number(one) > layout.number(stage) for one in table.successors)
+        assert all(
+            layout.number(successor) > layout.number(stage) for successor in table.successors
+        )
         reached |= table.successors
     assert reached == set(layout.pipeline.tables)
 
@@ -325,7 +327,11 @@ def test_a_packet_only_goes_to_higher_tables_and_every_table_is_reached(layout: 
 def test_every_table_of_ours_drops_what_nothing_else_matches(layout: Layout) -> None:
     _classify, *ours = layout.pipeline.tables
     for stage in ours:
-        mine = [layout.priority(one) for one in layout.pipeline.purposes if one.stage is stage]
+        mine = [
+            layout.priority(purpose)
+            for purpose in layout.pipeline.purposes
+            if purpose.stage is stage
+        ]
         assert min(mine) == 0
 
 

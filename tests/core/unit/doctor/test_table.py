@@ -23,7 +23,7 @@ def test_verdicts_get_the_name_of_their_check() -> None:
     both = [ok("fine"), wrong("bad", "mend it")]
     for verdict, number in ((None, 0), ([], 0), (both[0], 1), (both, 2), (iter(both), 2)):
         findings = lines(verdict, facts())
-        assert [each.check for each in findings] == ["a"] * number
+        assert [finding.check for finding in findings] == ["a"] * number
 
 
 def test_check_without_a_need_is_unknown_by_the_first_that_lacks() -> None:
@@ -48,5 +48,5 @@ def test_check_has_no_line_on_other_hosts_whatever_it_needs() -> None:
 def test_checks_run_by_name_in_the_order_that_is_asked_for() -> None:
     names = ["guests", "bridge"]
     findings = run(facts(running=False, has_ovsdb=False), names)
-    assert [each.check for each in findings] == names
+    assert [finding.check for finding in findings] == names
     assert {check.name for check in CHECKS} >= {*names}

@@ -88,7 +88,7 @@ def test_rules_move_before_one_that_could_take_packets(kind: str) -> None:
     taker = TAKERS[kind]
     plan = plan_of([LOCAL, taker, *AT_REST, OF_MAIN], OWN, PACKETS)
     assert plan.contender is taker
-    assert plan.add == [each | {"priority": taker.priority - 1} for each in OWN]
+    assert plan.add == [rule | {"priority": taker.priority - 1} for rule in OWN]
     assert plan.drop == [*OWN]
     moved = own(taker.priority - 1)
     for present in ([LOCAL, *moved, taker, OF_MAIN], [LOCAL, *moved, taker, *AT_REST, OF_MAIN]):
@@ -106,7 +106,7 @@ def test_missing_rules_are_added_at_their_priority_or_before_a_taker() -> None:
     assert plan_of([LOCAL, OF_MAIN], OWN, PACKETS).add == [*OWN]
     assert plan_of([LOCAL, AT_REST[0], OF_MAIN], OWN, PACKETS).add == [OIF]
     late = plan_of([LOCAL, rule(7), OF_MAIN], OWN, PACKETS)
-    assert (late.add, late.drop) == ([each | {"priority": 6} for each in OWN], [])
+    assert (late.add, late.drop) == ([rule | {"priority": 6} for rule in OWN], [])
 
 
 def test_nothing_precedes_the_first_priority() -> None:
@@ -120,7 +120,7 @@ def test_nothing_precedes_the_first_priority() -> None:
 def test_rules_move_back_when_the_taker_is_gone() -> None:
     plan = plan_of([LOCAL, *own(5269), OF_MAIN], OWN, PACKETS)
     assert plan.add == [*OWN]
-    assert plan.drop == [each | {"priority": 5269} for each in OWN]
+    assert plan.drop == [rule | {"priority": 5269} for rule in OWN]
     assert plan.contender is None
 
 

@@ -90,7 +90,7 @@ class CutStream:
 @given(st.text(min_size=1), st.integers(1, 9))
 def test_a_character_may_come_in_two_readings(text: str, size: int) -> None:
     messages = [{"id": None, "method": text, "params": [text]} for _ in range(3)]
-    data = "".join(json.dumps(each, ensure_ascii=False) for each in messages)
+    data = "".join(json.dumps(message, ensure_ascii=False) for message in messages)
     stream = CutStream(data.encode(), size)
     connection = Connection(stream)
     methods = []

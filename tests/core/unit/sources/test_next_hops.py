@@ -443,11 +443,11 @@ def test_an_attachment_that_leaves_ovsdb_leaves_at_once(trunks: Trunks) -> None:
     """Neutron is told of it last, and asked again later."""
     attached = port(vid=100, kind=PortKind.SUBPORT, iface_id="mine", parent="tap1", attached="a")
     changed = replace(attached, vid=200)
-    for each in (attached, changed, replace(changed, attached="")):
-        trunks.stage.update(each)
+    for row in (attached, changed, replace(changed, attached="")):
+        trunks.stage.update(row)
     trunks.stage.round()
-    for each in (attached, changed):
-        trunks.stage.forget(each.id)
+    for row in (attached, changed):
+        trunks.stage.forget(row.id)
     assert trunks.vids() == [200], "Neutron's again"
     CLOCK.advance(ROUND)
     trunks.stage.round()
@@ -489,13 +489,13 @@ def test_a_trunks_changes_are_seen_at_the_next_round(trunks: Trunks) -> None:
 
 def test_many_ports_are_asked_about_in_one_call_unless_their_tags_do_not_come() -> None:
     trunks = Trunks()
-    for each in (
+    for row in (
         port(1, name="tpi-1", kind=PortKind.PARENT),
         port(2, kind=PortKind.SUBPORT),
         port(3, fault="odd"),
         port(4, iface_id="no-uuid"),
     ):
-        trunks.stage.update(each)
+        trunks.stage.update(row)
     assert (trunks.stage.round(), trunks.calls) == (ROUND, [])
     for number in range(1, LIST_FROM + 1):
         trunks.rows[uuid(number)] = details(100)

@@ -199,7 +199,7 @@ def test_a_new_file_is_its_owners_alone_and_a_broken_one_stays(tmp_path: Path) -
     static_tokens.add(path, READ, "a")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
-    assert [one.name for one in path.parent.iterdir()] == ["tokens"]
+    assert [file.name for file in path.parent.iterdir()] == ["tokens"]
     with pytest.raises(TokenFileError, match="cannot be written"):
         static_tokens.add(path / "tokens", READ, "a")
     path.write_text("broken\n")

@@ -204,9 +204,9 @@ def talos(boot: Boot) -> Facts:
     for link in links.values():
         assert link["type"] in ("phy", "bond", "vlan")
         assert link["type"] != "bond" or link["bond_xmit_hash_policy"]
-    for each in network["networks"]:
-        assert each["link"] in links
-        assert each["type"] in ("ipv4", "ipv6", "ipv4_dhcp", "ipv6_dhcp", "ipv6_slaac")
+    for member in network["networks"]:
+        assert member["link"] in links
+        assert member["type"] in ("ipv4", "ipv6", "ipv4_dhcp", "ipv6_dhcp", "ipv6_slaac")
     return {
         "hostname": meta["hostname"],
         **boot.items("/latest/meta-data", "type"),
@@ -215,9 +215,9 @@ def talos(boot: Boot) -> Facts:
         "zone": meta["availability_zone"] or "",
         "addresses": [
             # A netmask of either family (platform/internal/address/address.go).
-            f"{each['ip_address']}/{int(ip_address(each['netmask'])).bit_count()}"
-            for each in network["networks"]
-            if "ip_address" in each
+            f"{member['ip_address']}/{int(ip_address(member['netmask'])).bit_count()}"
+            for member in network["networks"]
+            if "ip_address" in member
         ],
     }
 
@@ -235,7 +235,7 @@ def talos_nocloud(boot: Boot) -> Facts:
         "user_data": boot.get("/nocloud/user-data"),
         "region": meta.get("region", ""),
         "addresses": [
-            each for ethernet in ethernets.values() for each in ethernet.get("addresses", ())
+            address for ethernet in ethernets.values() for address in ethernet.get("addresses", ())
         ],
     }
 
@@ -307,7 +307,7 @@ def facter(boot: Boot) -> Facts:
     return {
         "ec2_id": tree["instance-id"],
         "hostname": tree["hostname"],
-        "keys": [each["openssh-key"] for each in tree.get("public-keys", {}).values()],
+        "keys": [key["openssh-key"] for key in tree.get("public-keys", {}).values()],
         "zone": tree["placement"]["availability-zone"],
         "tags": tree.get("tags", {}).get("instance", {}),
         "user_data": boot.get("/latest/user-data/"),

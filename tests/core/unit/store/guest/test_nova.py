@@ -90,16 +90,16 @@ def listing(folder: str, body: str, known: set[str]) -> str:
     return "\n".join(lines)
 
 
-def inner(name: str, one: Any, other: Any) -> Iterator[Difference]:
-    if isinstance(one, dict) and isinstance(other, dict):
-        for member in {**one, **other}:
+def inner(name: str, at_nova: Any, other: Any) -> Iterator[Difference]:
+    if isinstance(at_nova, dict) and isinstance(other, dict):
+        for member in {**at_nova, **other}:
             path = f"{name}.{member}" if ": " in name else f"{name}: {member}"
-            yield from inner(path, one.get(member, ABSENT), other.get(member, ABSENT))
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for pair in zip(one, other, strict=True):
+            yield from inner(path, at_nova.get(member, ABSENT), other.get(member, ABSENT))
+    elif isinstance(at_nova, list) and isinstance(other, list) and len(at_nova) == len(other):
+        for pair in zip(at_nova, other, strict=True):
             yield from inner(name, *pair)
-    elif one != other:
-        yield name, one, other
+    elif at_nova != other:
+        yield name, at_nova, other
 
 
 def fits(cell: str, value: Any) -> bool:
