@@ -244,14 +244,14 @@ def _call(vm: Vm, verb: str, *words: str) -> None:
         raise SystemExit(f"dfmeta-cni failed: {document}")
 
 
-def _reference(vm: Vm, verb: str, container: str, one: Namespace) -> None:
+def _reference(vm: Vm, verb: str, container: str, namespace: Namespace) -> None:
     """Call the peer in the VM's namespace; its addresses are files that go with the run."""
     config = {**BRIDGE, "ipam": {**BRIDGE["ipam"], "dataDir": str(vm.switch.rundir / "peer")}}
     vm.inside.run(
         [str(PLUGINS / "bridge")],
         stdin=json.dumps(config),
         env={
-            **vm.environment(verb, container, path(one), "eth1"),
+            **vm.environment(verb, container, path(namespace), "eth1"),
             "CNI_PATH": str(PLUGINS),
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
         },

@@ -57,9 +57,9 @@ class Comparison:
             place, proxy = self._running[name]
             result[name] = ask(place.direct, proxy, load, seconds=SECONDS)
             self._cells[name].setdefault(load.name, []).append(result[name])
-        mine, other = (result[name].rate for name in pair)
+        rate, other = (result[name].rate for name in pair)
         by_load = self._ratios.setdefault(pair_name(*pair), {})
-        by_load.setdefault(load.name, []).append(mine / other if other else float("nan"))
+        by_load.setdefault(load.name, []).append(rate / other if other else float("nan"))
 
     def report(self) -> dict[str, Any]:
         """Return medians for each proxy and load, and the ratios of all turns of each pair."""

@@ -24,7 +24,9 @@ def ratio(report: Report, name: str, item: str, load: str) -> float:
     other = f"{FORWARDING}{WORKERS}" if name.endswith(WORKERS) else FORWARDING
     reads = report.get("store reads", {})
     try:
-        pairs = zip(*(reads[one][item][load]["rates"] for one in (name, other)), strict=True)
+        pairs = zip(
+            *(reads[backend][item][load]["rates"] for backend in (name, other)), strict=True
+        )
         return float(statistics.median(mine / theirs for mine, theirs in pairs))
     except (KeyError, ZeroDivisionError):
         return float("nan")

@@ -53,5 +53,5 @@ def requirements(text: str) -> Iterator[Requirement]:
 
 
 if __name__ == "__main__":
-    for one in requirements((ROOT / "setup.cfg").read_text(encoding="utf-8")):
-        print(f"{one.name}=={one.lowest}")
+    for requirement in requirements((ROOT / "setup.cfg").read_text(encoding="utf-8")):
+        print(f"{requirement.name}=={requirement.lowest}")

@@ -172,9 +172,10 @@ def _checkout(commit: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", root], check=True)
 
 
-def _show(one: Result) -> None:
-    mutant = one.mutant
-    print(f"{one.state}: {mutant.file}:{one.line} {mutant.function} ({mutant.kind}) {one.killer}")
+def _show(result: Result) -> None:
+    mutant = result.mutant
+    place = f"{mutant.file}:{result.line} {mutant.function} ({mutant.kind})"
+    print(f"{result.state}: {place} {result.killer}")
     print(f"    - {mutant.before}\n    + {mutant.after}", flush=True)
 
 

@@ -94,40 +94,40 @@ def _statements(of: Any, name: str) -> Iterator[tuple[str, list[ast.stmt], int, 
         yield from _statements(part, name)
 
 
-def _is_number(one: ast.stmt) -> bool:
-    value = getattr(one, "value", None)
-    return isinstance(one, ast.Assign | ast.AnnAssign) and isinstance(value, ast.Constant)
+def _is_number(statement: ast.stmt) -> bool:
+    value = getattr(statement, "value", None)
+    return isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(value, ast.Constant)
 
 
-def _head(one: ast.stmt) -> str:
+def _head(statement: ast.stmt) -> str:
     """Return the text of a statement without the statements in it."""
-    bare = copy.copy(one)
+    bare = copy.copy(statement)
     for field in ("body", "orelse", "finalbody", "handlers", "cases"):
         if hasattr(bare, field):
             setattr(bare, field, [ast.Pass()] if field == "body" else [])
     return ast.unparse(bare).removesuffix("pass").strip() or "pass"
 
 
-def _changes(body: list[ast.stmt], place: int, one: ast.stmt) -> Iterator[str]:
+def _changes(body: list[ast.stmt], place: int, statement: ast.stmt) -> Iterator[str]:
     """Change a statement in each way, and yield the kind of the change."""
-    if isinstance(one, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom):
+    if isinstance(statement, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom):
         return
-    call = one.value if isinstance(one, ast.Expr) else None
+    call = statement.value if isinstance(statement, ast.Expr) else None
     if isinstance(call, ast.Constant) or (isinstance(call, ast.Call) and _LOG.match(_text(call))):
         return
-    stored = [*getattr(one, "targets", []), getattr(one, "target", None)]
-    if isinstance(call, ast.Call) or isinstance(one, ast.AugAssign):
+    stored = [*getattr(statement, "targets", []), getattr(statement, "target", None)]
+    if isinstance(call, ast.Call) or isinstance(statement, ast.AugAssign):
         yield from _put(body, place, ast.Pass(), "call dropped" if call else "assignment dropped")
-    elif not isinstance(one, ast.For) and any(
+    elif not isinstance(statement, ast.For) and any(
         isinstance(target, ast.Attribute | ast.Subscript) for target in stored
     ):
         yield from _put(body, place, ast.Pass(), "assignment dropped")
-    if isinstance(one, ast.If):
+    if isinstance(statement, ast.If):
         for value in (True, False):
-            yield from _put(one, "test", ast.Constant(value), f"if {value}")
-    if isinstance(one, ast.Return) and not isinstance(one.value, ast.Constant | None):
-        yield from _put(one, "value", ast.Constant(None), "return None")
-    yield from _expressions(one)
+            yield from _put(statement, "test", ast.Constant(value), f"if {value}")
+    if isinstance(statement, ast.Return) and not isinstance(statement.value, ast.Constant | None):
+        yield from _put(statement, "value", ast.Constant(None), "return None")
+    yield from _expressions(statement)
 
 
 def _text(call: ast.Call) -> str:
@@ -162,8 +162,8 @@ def _expressions(of: ast.AST) -> Iterator[str]:
             yield from _expressions(node)
 
 
-def _is_text(one: ast.BinOp) -> bool:
-    parts = (one.left, one.right)
+def _is_text(operation: ast.BinOp) -> bool:
+    parts = (operation.left, operation.right)
     return any(isinstance(part, ast.JoinedStr) for part in parts) or any(
         isinstance(part, ast.Constant) and isinstance(part.value, str) for part in parts
     )

@@ -148,12 +148,12 @@ class Vm(Runtime):
             wait=False,
         )
 
-    def _wire(self, one: dict[str, Any]) -> None:
-        vid = one["vid"]
+    def _wire(self, attachment: dict[str, Any]) -> None:
+        vid = attachment["vid"]
         self.patch(TRUNK, f"spt{vid}", NETWORK, f"spi{vid}", f"tag={vid}", "vlan_mode=access")
 
-    def _unwire(self, one: dict[str, Any]) -> None:
-        vid = one["vid"]
+    def _unwire(self, attachment: dict[str, Any]) -> None:
+        vid = attachment["vid"]
         self.switch.vsctl(
             *("--if-exists", "del-port", f"spt{vid}", "--", "--if-exists", "del-port"),
             f"spi{vid}",

@@ -17,7 +17,7 @@ def agent(make_agent: MakeAgent) -> Agent:
 @pytest.fixture
 def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
     """Provide a guest that the daemon has answered."""
-    one = make_guest("one", route="gateway")
-    put(agent, one)
-    asks_own(one)
-    return one
+    guest = make_guest("one", route="gateway")
+    put(agent, guest)
+    asks_own(guest)
+    return guest

@@ -66,17 +66,17 @@ def nova_agent_with(options: Options = NOVA_OPTIONS) -> object:
 @pytest.fixture
 def guest(agent: Agent, make_guest: MakeGuest) -> Guest:
     """Provide a guest with a record in the store."""
-    one = make_guest("one")
-    put(agent, one)
-    return one
+    guest = make_guest("one")
+    put(agent, guest)
+    return guest
 
 
 @pytest.fixture
 def guest6(agent: Agent, make_guest: MakeGuest) -> Guest:
     """Provide the same with an IPv6 address beside the IPv4 one."""
-    one = make_guest("one", address6=["fd12:3456::5/64"], route="gateway")
-    put(agent, one)
-    return one
+    guest = make_guest("one", address6=["fd12:3456::5/64"], route="gateway")
+    put(agent, guest)
+    return guest
 
 
 @pytest.fixture
@@ -84,9 +84,9 @@ def nova_guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Gues
     """Provide a guest with an instance at Nova, which answers."""
     del agent
     nova.mend()
-    one = make_guest("one", ids=project_ids("one"))
-    put_nova(nova, one)
-    return one
+    guest = make_guest("one", ids=project_ids("one"))
+    put_nova(nova, guest)
+    return guest
 
 
 class World(Protocol):

@@ -122,8 +122,8 @@ def failures(samples: dict[Guest, list[Sample]]) -> Counter[str]:
     An answer that is another's counts as the worst.
     """
     kinds: Counter[str] = Counter()
-    for guest, mine in samples.items():
-        for sample in mine:
+    for guest, own_samples in samples.items():
+        for sample in own_samples:
             if sample.status == 200 and sample.body.decode() != guest.name:
                 kinds["ANOTHER'S"] += 1
             elif sample.status != 200:

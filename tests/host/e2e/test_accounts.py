@@ -123,10 +123,10 @@ def test_no_other_account_reads_haproxy(
 def entrance(pid: int) -> str:
     """The process' descriptor of the listener that haproxy connects to."""
     result = []
-    for one in Path(f"/proc/{pid}/fd").iterdir():
+    for link in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # It is closed meanwhile.
-            if "/handover-" in os.readlink(one):
-                result.append(str(one))
+            if "/handover-" in os.readlink(link):
+                result.append(str(link))
     (path,) = result
     return path
 

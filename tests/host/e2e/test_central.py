@@ -95,8 +95,8 @@ def test_a_record_is_that_of_the_address_or_the_one_a_trusted_proxy_names(
     assert network.ask("two").text == "two"
     network.central.push(TWO, "two", "10.0.0.2")
     assert network.ask("stranger").status == 404
-    for claim in ("10.0.0.2", "10.0.0.3, 10.0.0.2", "not an address"):
-        assert network.ask("one", headers=forwarded(claim)).text == "one", claim
+    for forged in ("10.0.0.2", "10.0.0.3, 10.0.0.2", "not an address"):
+        assert network.ask("one", headers=forwarded(forged)).text == "one", forged
     named = {"10.0.0.1": "one", "10.0.0.1, 10.0.0.2": "two", "10.0.0.2, 2001:db8::1": "one"}
     for value, hostname in named.items():
         assert network.ask("proxy", headers=forwarded(value)).text == hostname, value

@@ -59,8 +59,8 @@ host, agent = shared.host, shared.agent_with()
 @pytest.fixture
 def guest(agent: Agent) -> Iterator[Guest]:
     """A guest with an id of its own, which has no record."""
-    with Guest(agent.host, "web") as one:
-        yield one
+    with Guest(agent.host, "web") as guest:
+        yield guest
 
 
 def document(guest: Guest) -> dict[str, Any]:

@@ -56,10 +56,10 @@ def guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
 def made(agent: Agent, nova: RecordingNova, make_guest: MakeGuest, name: str) -> Guest:
     """A guest with an instance at Nova, whose address is in the map."""
     del agent
-    one = make_guest(name, ids=project_ids(name))
-    put_nova(nova, one)
-    asks_own(one)
-    return one
+    guest = make_guest(name, ids=project_ids(name))
+    put_nova(nova, guest)
+    asks_own(guest)
+    return guest
 
 
 def pids(agent: Agent) -> list[int]:
@@ -106,18 +106,18 @@ def test_a_plain_request_is_haproxys(agent: Agent, nova: RecordingNova, guest: G
 
 
 def test_haproxy_may_do_nothing_but_answer(agent: Agent, guest: Guest) -> None:
-    process = Path(f"/proc/{pid(agent)}")
+    folder = Path(f"/proc/{pid(agent)}")
     status = status_of(pid(agent))
     (uid,) = set(status["Uid"].split())
     assert int(uid) in NUMBERS
     assert status["Groups"] == ""
     assert {int(status[f"Cap{kind}"], 16) for kind in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {0}
     assert status["NoNewPrivs"] == "1"
-    assert (process / "environ").read_bytes() == b""
-    words = (process / "cmdline").read_bytes()
+    assert (folder / "environ").read_bytes() == b""
+    words = (folder / "cmdline").read_bytes()
     assert guest.instance_id.encode() not in words
     assert SECRET.encode() not in words
-    kinds = {os.readlink(path) for path in (process / "fd").iterdir()}
+    kinds = {os.readlink(path) for path in (folder / "fd").iterdir()}
     files = {kind for kind in kinds if kind.startswith("/") and not kind.startswith("/memfd:")}
     # haproxy 3.0 keeps the messages of its start in shared memory.
     expected = ("/dev/null", "haproxy_startup_logs", "/handover-")

@@ -61,10 +61,10 @@ fresh_record = shared.fresh_record
 
 @pytest.fixture(scope="module")
 def guest(host: OpenvSwitch, agent: Agent, nova: RecordingNova) -> Iterator[Guest]:
-    with Guest(host, "one", ids=project_ids("one")) as one:
-        put_nova(nova, one)
-        asks_own(one)
-        yield one
+    with Guest(host, "one", ids=project_ids("one")) as guest:
+        put_nova(nova, guest)
+        asks_own(guest)
+        yield guest
 
 
 def answers(guest: Guest, data: bytes) -> list[bytes]:

@@ -33,9 +33,9 @@ host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
 
 @pytest.fixture
 def guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one", address6=[f"{ULA}/64", f"{STABLE}/64"], ids=project_ids("one"))
-    put_nova(nova, one)
-    return one
+    guest = make_guest("one", address6=[f"{ULA}/64", f"{STABLE}/64"], ids=project_ids("one"))
+    put_nova(nova, guest)
+    return guest
 
 
 def asks_from(guest: Guest, source: str, host: str) -> None:

@@ -30,9 +30,9 @@ host, agent = shared.host, shared.agent_with()
 def guest(agent: Agent, make_guest: MakeGuest, tmp_path: Path) -> Guest:
     file = tmp_path / "user-data"
     file.write_text(USER_DATA)
-    one = make_guest("one", address6=["fd12:3456::5/64"], route="gateway")
-    put(agent, one, "--user-data", str(file))
-    return one
+    guest = make_guest("one", address6=["fd12:3456::5/64"], route="gateway")
+    put(agent, guest, "--user-data", str(file))
+    return guest
 
 
 def fetch_all(guest: Guest) -> None:

@@ -23,10 +23,10 @@ host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
 @pytest.fixture
 def guest(agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
     nova.mend()
-    one = make_guest("one", ids=project_ids("one"))
-    put_nova(nova, one)
+    guest = make_guest("one", ids=project_ids("one"))
+    put_nova(nova, guest)
     nova.clear()
-    return one
+    return guest
 
 
 AMBIGUOUS = {

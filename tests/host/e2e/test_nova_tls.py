@@ -120,12 +120,12 @@ def configure(agent: Agent, cloud: Cloud) -> Configure:
 
 @pytest.fixture
 def guest(cloud: Cloud, agent: Agent, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one", ids=project_ids("one"))
+    guest = make_guest("one", ids=project_ids("one"))
     for nova in cloud.novas:
         nova.mend()
-        put_nova(nova, one, user_data=USER_DATA)
+        put_nova(nova, guest, user_data=USER_DATA)
         nova.clear()
-    return one
+    return guest
 
 
 def test_a_guest_gets_its_metadata_through_tls_with_a_client_certificate(

@@ -68,9 +68,9 @@ def test_flows_of_all_programs_survive_the_restart_of_open_vswitch(
         host.ofctl("add-flow", BRIDGE, flow)
     agent = make_agent()
     guest, other = make_guest("one"), make_guest("two", address="10.0.0.6/24")
-    for each in (guest, other):
-        put(agent, each)
-        asks_own(each)
+    for guest_ in (guest, other):
+        put(agent, guest_)
+        asks_own(guest_)
     others, ours = flows(host, ours=False), flows(host, ours=True)
     assert len(others) == len(OTHERS) + 1
     with contextlib.ExitStack() as stack:

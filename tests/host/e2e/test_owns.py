@@ -146,9 +146,9 @@ def by_itself(sysctl: str) -> bool:
     return bool(re.search(r"\.(tap-metadata|tap\d+)\.|nf_conntrack_count", sysctl))
 
 
-def differ(one: View, other: View) -> View:
+def differ(view: View, other: View) -> View:
     """What is in one of them alone."""
-    return {name: result for name in one if (result := one[name] ^ other[name])}
+    return {name: result for name in view if (result := view[name] ^ other[name])}
 
 
 @pytest.fixture(scope="module")

@@ -124,9 +124,9 @@ class Day:
 
     def read(self) -> bytes:
         """All that the running daemon shows, and the ones before it have shown."""
-        process = Path(f"/proc/{self.agent.pid}")
+        folder = Path(f"/proc/{self.agent.pid}")
         self.written += self.agent.admin("/metrics").body + self.agent.admin("/ports").body
-        self.written += (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        self.written += (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
         self.written += (self.agent.state_path / "state.json").read_bytes()
         return self.written + self.agent.stderr.read_bytes()
 

@@ -72,11 +72,11 @@ def test_an_absent_ovsdb_is_waited_for(
 
 @pytest.fixture
 def guest(nova_agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one", ids=project_ids("one"))
-    put_nova(nova, one)
-    asks_own(one)
+    guest = make_guest("one", ids=project_ids("one"))
+    put_nova(nova, guest)
+    asks_own(guest)
     nova.clear()
-    return one
+    return guest
 
 
 def test_a_running_request_is_answered_before_the_end(

@@ -138,8 +138,8 @@ def test_other_tags_and_second_tags_gain_nothing(
     segment = tcp(dst=METADATA_IP, src=container.ip, sport=sport)
     packet = ipv4(segment, dst=METADATA_IP, src=container.ip)
     syn = ethernet(packet, dst="fa:16:3e:99:99:99", src=container.mac)
-    for one in (vm, container):
-        asks_own(one)
+    for guest in (vm, container):
+        asks_own(guest)
     rows = agent.admin("/ports").json()
     known = {address_["key"] for row in rows for address_ in row["addresses"]}
     own = {vm.instance_id, container.instance_id}

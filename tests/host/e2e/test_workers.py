@@ -74,10 +74,10 @@ def with_both(agent: Agent) -> Agent:
 
 
 def asking(agent: Agent, make_guest: MakeGuest) -> Guest:
-    one = make_guest("one")
-    put(agent, one)
-    asks_own(one)
-    return one
+    guest = make_guest("one")
+    put(agent, guest)
+    asks_own(guest)
+    return guest
 
 
 @pytest.fixture

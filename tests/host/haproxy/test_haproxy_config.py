@@ -216,8 +216,8 @@ def test_requests_of_usual_clients_are_plain(with_guest: Start, upstream: Upstre
         values = {"host": "169.254.169.254", "connection": "keep-alive"}
         lines = [f"{name}: {values.get(name, 'a')}" for name in names.split(",")]
         responses.append("\r\n".join(["GET /a HTTP/1.1", *lines, "", ""]).encode())
-    for each in responses:
-        assert haproxy.ask(each).startswith(OK), each
+    for response in responses:
+        assert haproxy.ask(response).startswith(OK), response
     assert len(upstream.asked) == len(responses)
 
 

@@ -251,7 +251,9 @@ class Server:
     def _subports(self) -> dict[str, trunk.SubPort]:
         """Return id → subport, of all trunks."""
         return {
-            subport.port_id: subport for each in self._trunks.values() for subport in each.sub_ports
+            subport.port_id: subport
+            for trunk in self._trunks.values()
+            for subport in trunk.sub_ports
         }
 
     # Calls by the agent
@@ -301,9 +303,9 @@ class Server:
     def bulk_pull(self, resource_type: str, filter_kwargs: dict[str, Any], **_: Any) -> list[Any]:
         """Return objects of a type whose named attributes each have one of the given values."""
 
-        def matches(one: Any) -> bool:
+        def matches(stored: Any) -> bool:
             for name, wanted in filter_kwargs.items():
-                value = getattr(one, name)
+                value = getattr(stored, name)
                 if not set(value if isinstance(value, set) else {value}) & set(wanted):
                     return False
             return True

@@ -141,14 +141,14 @@ class Link(Following):
         return True
 
 
-def _adding(one: Subport, bridge: str, mac: str) -> list[str]:
-    ids = [f'external_ids:iface-id="{one.port_id}"', f'external_ids:attached-mac="{mac}"']
+def _adding(subport: Subport, bridge: str, mac: str) -> list[str]:
+    ids = [f'external_ids:iface-id="{subport.port_id}"', f'external_ids:attached-mac="{mac}"']
     return [
-        *("--", "add-port", BRIDGE, one.inner, "--", "set", "Interface", one.inner),
-        *("type=patch", f"options:peer={one.outer}", *ids),
-        *("--", "add-port", bridge, one.outer, f"tag={one.vid}", "vlan_mode=access"),
-        *("--", "set", "Interface", one.outer),
-        *("type=patch", f"options:peer={one.inner}", *ids),
+        *("--", "add-port", BRIDGE, subport.inner, "--", "set", "Interface", subport.inner),
+        *("type=patch", f"options:peer={subport.outer}", *ids),
+        *("--", "add-port", bridge, subport.outer, f"tag={subport.vid}", "vlan_mode=access"),
+        *("--", "set", "Interface", subport.outer),
+        *("type=patch", f"options:peer={subport.inner}", *ids),
     ]
 
 

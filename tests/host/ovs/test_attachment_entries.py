@@ -53,9 +53,13 @@ def ports(*those: Attachment) -> dict[str, Attachment]:
     return {attachment.port_id: attachment for attachment in those}
 
 
-def entry(one: Attachment) -> dict[str, Any]:
-    its = {"port_id": one.port_id, "mac": one.mac, "attachment": one.id}
-    return {"vid": one.vid, **its, **({"instance_id": INSTANCE} if one.instance_id else {})}
+def entry(attachment: Attachment) -> dict[str, Any]:
+    its = {"port_id": attachment.port_id, "mac": attachment.mac, "attachment": attachment.id}
+    return {
+        "vid": attachment.vid,
+        **its,
+        **({"instance_id": INSTANCE} if attachment.instance_id else {}),
+    }
 
 
 def test_entries_come_and_go_beside_those_of_others(

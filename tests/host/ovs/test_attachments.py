@@ -46,8 +46,8 @@ def trunk(host: OpenvSwitch, name: str) -> Parent:
     return vm
 
 
-def found_of(one: Attachment) -> Found:
-    return Found(id=one.id, parent=one.parent, vid=one.vid)
+def found_of(attachment: Attachment) -> Found:
+    return Found(id=attachment.id, parent=attachment.parent, vid=attachment.vid)
 
 
 def bridge_of(host: OpenvSwitch, parent: Parent) -> str:
@@ -236,10 +236,10 @@ def test_writers_at_once_lose_nothing(host: OpenvSwitch, driver: LocalDriver) ->
     passing = [vms.attachment(of, vid) for of in parents for vid in range(200, 208)]
     by_id = {of.port_id: of for of in parents}
 
-    def work(one: Attachment) -> None:
-        driver.make(by_id[one.parent], [one])
-        if one in passing:
-            driver.remove([one])
+    def work(attachment: Attachment) -> None:
+        driver.make(by_id[attachment.parent], [attachment])
+        if attachment in passing:
+            driver.remove([attachment])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, [*kept, *passing]))
@@ -255,9 +255,9 @@ def test_writers_at_once_lose_nothing(host: OpenvSwitch, driver: LocalDriver) ->
     assert vms.rows(host) == before
 
 
-def _refusal(driver: LocalDriver, parent: Parent, one: Attachment) -> str:
+def _refusal(driver: LocalDriver, parent: Parent, attachment: Attachment) -> str:
     try:
-        driver.make(parent, [one])
+        driver.make(parent, [attachment])
     except AttachDriverError as error:
         return error.cause
     return ""

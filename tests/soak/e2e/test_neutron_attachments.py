@@ -50,16 +50,16 @@ def made(connection: Connection, container: str) -> dict[str, Any]:
     return dict(json.loads(reply.body))
 
 
-def meta_data(one: Guest) -> dict[str, Any]:
-    reply = one.curl(META_DATA)
+def meta_data(guest: Guest) -> dict[str, Any]:
+    reply = guest.curl(META_DATA)
     return dict(json.loads(reply.body)) if reply.status == 200 else {}
 
 
-def reaches(one: Guest, other: Guest) -> bool:
+def reaches(guest: Guest, other: Guest) -> bool:
     """Return whether a datagram arrives within a moment."""
     with (
         other.namespace.open_socket(socket.AF_INET, socket.SOCK_DGRAM) as far,
-        one.namespace.open_socket(socket.AF_INET, socket.SOCK_DGRAM) as near,
+        guest.namespace.open_socket(socket.AF_INET, socket.SOCK_DGRAM) as near,
     ):
         far.bind((other.ip, 7001))
         far.settimeout(SILENCE)

@@ -77,18 +77,22 @@ def detach(world: TaggedWorld, name: str) -> None:
 
 
 @contextlib.contextmanager
-def container(world: TaggedWorld, one: dict[str, Any]) -> Iterator[Container]:
+def container(world: TaggedWorld, attachment: dict[str, Any]) -> Iterator[Container]:
     """Provide the container of an attachment, once it gets an answer."""
-    address = one["ips"][0]["address"]
+    address = attachment["ips"][0]["address"]
     with Container(
-        world.vm, one["vid"], address=address, mac=one["mac"], instance_id=one["id"]
+        world.vm,
+        attachment["vid"],
+        address=address,
+        mac=attachment["mac"],
+        instance_id=attachment["id"],
     ) as guest:
         wait_for(partial(meta_data, guest), "its record")
         yield guest
 
 
-def meta_data(one: Guest) -> dict[str, Any]:
-    reply = one.curl(META_DATA, timeout=SILENCE)
+def meta_data(guest: Guest) -> dict[str, Any]:
+    reply = guest.curl(META_DATA, timeout=SILENCE)
     return dict(json.loads(reply.body)) if reply.status == 200 else {}
 
 

@@ -260,8 +260,8 @@ class Load:
         """Each request that was not answered with its guest's own name."""
         return [
             f"{guest.name}: {sample.status} {sample.error} {sample.body[:80]!r}"
-            for guest, mine in self.samples.items()
-            for sample in mine
+            for guest, own_samples in self.samples.items()
+            for sample in own_samples
             if sample.status != 200 or sample.body.decode() != guest.name
         ]
 
