@@ -70,12 +70,7 @@ class Postgres(Closing):
     (see :func:`tests.harness.netns.spawn`).
     """
 
-    def __init__(
-        self,
-        *,
-        connect_timeout: int = 0,
-        durable: bool = False,
-    ) -> None:
+    def __init__(self, *, connect_timeout: int = 0, durable: bool = False) -> None:
         """Start the server.
 
         :param connect_timeout: seconds that the URLs of its databases allow for a connection; 0:

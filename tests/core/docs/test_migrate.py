@@ -111,10 +111,7 @@ def test_new_configurations_are_accepted(tmp_path: Path) -> None:
         file.write_text(text)
         loaded = conf.load([str(file)], prog="test")
         backends[block["caption"]] = loaded.df_metadata.backend
-    assert backends == {
-        "/etc/dfmeta/dfmeta.conf": "nova",
-        "/etc/dfmeta/dfmeta-store.conf": "store",
-    }
+    assert backends == {"/etc/dfmeta/dfmeta.conf": "nova", "/etc/dfmeta/dfmeta-store.conf": "store"}
 
 
 def test_every_command_exists() -> None:

@@ -12,15 +12,7 @@ import yaml
 
 from dfmeta.model import Answer
 from dfmeta.store.db.repository import Record
-from dfmeta.store.guest import (
-    dialects,
-    documents,
-    ec2,
-    equinix,
-    nocloud,
-    openstack,
-    values,
-)
+from dfmeta.store.guest import dialects, documents, ec2, equinix, nocloud, openstack, values
 from dfmeta.store.guest.dialects import AnswerSettings, answer
 from dfmeta.store.guest.requests import split_path
 from tests.core.docs import page as reader

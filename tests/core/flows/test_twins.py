@@ -9,15 +9,7 @@ from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.identity.key import IN_PORT, SLOTS, SLOTS6
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import Frame, ends_of
-from tests.core.flows.world import (
-    SERVICE6,
-    TAP,
-    TAP6,
-    Host,
-    Host6,
-    World,
-    assert_is_an_answer,
-)
+from tests.core.flows.world import SERVICE6, TAP, TAP6, Host, Host6, World, assert_is_an_answer
 from tests.harness.examples import examples
 
 IPS = ["10.0.0.5", "10.0.0.6", "128.0.0.1", "128.0.0.2", "144.0.0.1", "169.254.169.254"]

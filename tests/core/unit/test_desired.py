@@ -6,13 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.family import (
-    IPV4,
-    IPV6,
-    family_of,
-    guest_request,
-    key_request,
-)
+from dfmeta.flows.family import IPV4, IPV6, family_of, guest_request, key_request
 from dfmeta.flows.flow import Flow, Move, Output, SetField, ToController
 from dfmeta.flows.integration_bridge import (
     ServedEndpoint,

@@ -20,15 +20,7 @@ from dfmeta.identity.key import IN_PORT
 from dfmeta.identity.registry import NotifyPhase, Registry
 from dfmeta.model import Endpoint, NextHop, Port
 from dfmeta.wiring.identity import make_identities
-from tests.core.unit.support import (
-    INSTANCE,
-    TAP,
-    Load,
-    address,
-    claim_of,
-    port,
-    stats_of,
-)
+from tests.core.unit.support import INSTANCE, TAP, Load, address, claim_of, port, stats_of
 from tests.harness import neutron as harness
 
 HERE = Endpoint(13)

@@ -7,12 +7,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
 import pytest
 
-from dfmeta.identity.host_wide_allocator import (
-    RESERVE,
-    SHARE,
-    HostWideAllocator,
-    allocator_of,
-)
+from dfmeta.identity.host_wide_allocator import RESERVE, SHARE, HostWideAllocator, allocator_of
 from dfmeta.identity.key import IN_PORT, PREFIX6, MetaKeys
 from dfmeta.identity.registry import REST, Claim, Registry
 from dfmeta.identity.slot_allocator import SlotAllocator

@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from dfmeta.errors import (
-    UpstreamAnswerError,
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamLostError,
-)
+from dfmeta.errors import UpstreamAnswerError, UpstreamAwayError, UpstreamError, UpstreamLostError
 from dfmeta.http import client as http_client
 from dfmeta.http.client import HttpClient, UpstreamLateError, UrlRequest
 from dfmeta.http.responses import HttpResponse

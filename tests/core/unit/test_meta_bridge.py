@@ -91,11 +91,7 @@ def test_an_address_has_its_way_back_before_its_way_in(number: int) -> None:
     assert [flow.purpose for flow in inner] == [Purpose.REPLY, Purpose.ADDRESS]
     outer = meta_bridge.address_flows(HERE, known, slot=number, tap=meta_tap_of(keys))
     asked = Purpose.META_KEY_ARP if number == NUMBER else Purpose.META_KEY_ND
-    assert [flow.purpose for flow in outer] == [
-        asked,
-        Purpose.META_REPLY,
-        Purpose.META_SOURCE,
-    ]
+    assert [flow.purpose for flow in outer] == [asked, Purpose.META_REPLY, Purpose.META_SOURCE]
 
 
 def test_every_drop_of_guests_and_answers_is_needed_and_has_a_reason() -> None:

@@ -158,11 +158,7 @@ def answer(
     attachments: list[dict[str, str]] | None = None,
 ) -> None:
     """Have the daemon answer with these ports, names in records, and attachments."""
-    documents: dict[str, Any] = {
-        "/ports": rows,
-        "/names": names or {},
-        "/attachments": attachments,
-    }
+    documents: dict[str, Any] = {"/ports": rows, "/names": names or {}, "/attachments": attachments}
 
     def request(path: str, **_more: object) -> tuple[int, Any]:
         return (200 if documents[path] is not None else 404), documents[path]

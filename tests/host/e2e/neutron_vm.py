@@ -121,10 +121,7 @@ def tagged_with(**attachments: object) -> Iterator[TaggedWorld]:
 def _configuration(server: NeutronServer, attachments: Mapping[str, object]) -> tuple[str, Options]:
     """Create the network of the containers; return its id, and the options of the daemon."""
     pods, subnet = server.network(
-        *("pods", "10.20.0.0/20"),
-        gateway_ip="10.20.0.1",
-        dns_nameservers=["192.0.2.53"],
-        mtu=MTU,
+        *("pods", "10.20.0.0/20"), gateway_ip="10.20.0.1", dns_nameservers=["192.0.2.53"], mtu=MTU
     )
     options: Options = {
         "attachments": {
@@ -134,10 +131,7 @@ def _configuration(server: NeutronServer, attachments: Mapping[str, object]) -> 
             "rest": 0,
             **attachments,
         },
-        "attachment_network:pods": {
-            "neutron_network": pods["id"],
-            "neutron_subnet": subnet["id"],
-        },
+        "attachment_network:pods": {"neutron_network": pods["id"], "neutron_subnet": subnet["id"]},
         "neutron": {
             "host": HOST,
             "auth_type": "none",

@@ -9,13 +9,7 @@ from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared
-from tests.host.e2e.support import (
-    Capture,
-    asks_own,
-    packets,
-    project_ids,
-    put_nova,
-)
+from tests.host.e2e.support import Capture, asks_own, packets, project_ids, put_nova
 
 LOCAL_IPV4 = "/latest/meta-data/local-ipv4"
 """The recording Nova answers it with X-Forwarded-For."""

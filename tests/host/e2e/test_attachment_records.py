@@ -26,11 +26,7 @@ OPTIONS: Options = {
         "allow": ",".join(uuid_of(f"instance {name}") for name in VMS),
         "rest": 0,
     },
-    "attachment_network:pods": {
-        "subnet": "10.20.0.0/24",
-        "gateway": "10.20.0.1",
-        "local_vlan": 7,
-    },
+    "attachment_network:pods": {"subnet": "10.20.0.0/24", "gateway": "10.20.0.1", "local_vlan": 7},
 }
 LABELS = {"K8S_POD_NAME": "Web_1.a", "K8S_POD_NAMESPACE": "shop", "K8S_POD_UID": "u-1"}
 

@@ -85,9 +85,7 @@ def forwarded(value: str) -> dict[str, str]:
     return {"X-Forwarded-For": value}
 
 
-def test_a_record_is_that_of_the_address_or_the_one_a_trusted_proxy_names(
-    network: Network,
-) -> None:
+def test_a_record_is_that_of_the_address_or_the_one_a_trusted_proxy_names(network: Network) -> None:
     assert network.ask("one", source="10.0.0.1").text == "one"
     assert network.ask("one", source="2001:db8::1", store=STORE6).text == "one"
     # Of two blocks that contain it the smaller one counts.
@@ -115,10 +113,7 @@ def test_requests_that_have_begun_are_answered_at_sigterm(network: Network) -> N
     body = pushed(TWO, "late", "10.0.0.2")
     head = f"POST {{}} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     here = network.central.namespace
-    with (
-        here.connect("127.0.0.1", ADMIN_PORT) as admin,
-        network.connect("one") as guest,
-    ):
+    with here.connect("127.0.0.1", ADMIN_PORT) as admin, network.connect("one") as guest:
         for sock, path in ((admin, "/device-metadata"), (guest, "/openstack/latest/password")):
             sock.sendall(head.format(path).encode() + body[:10])
         wait_for(lambda: network.central.metrics()["dfmeta_open_connections"] == 1, "the guest's")

@@ -4,9 +4,7 @@ import re
 
 from tests.harness.fixtures import MakeAgent
 from tests.harness.ovs import OpenvSwitch
-from tests.host.e2e.support import (
-    holders,
-)
+from tests.host.e2e.support import holders
 
 _COUNTERS = re.compile(r"\b(duration|n_packets|n_bytes|idle_age|hard_age)=[^ ,]+, ?")
 

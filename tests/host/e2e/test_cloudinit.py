@@ -11,28 +11,13 @@ import pytest
 
 from dfmeta.store.db.repository import Repository
 from tests.harness.agent import Agent
-from tests.harness.cloudinit import (
-    OWN,
-    RECENT,
-    RECENT_WITHOUT_ZONES,
-    Boot,
-    Booting,
-    Mode,
-    Release,
-)
+from tests.harness.cloudinit import OWN, RECENT, RECENT_WITHOUT_ZONES, Boot, Booting, Mode, Release
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import EC2_6, OPENSTACK6, Guest
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.host.e2e import shared
-from tests.host.e2e.support import (
-    KEY,
-    NOVA_OPTIONS,
-    Capture,
-    packets,
-    project_ids,
-    put_nova,
-)
+from tests.host.e2e.support import KEY, NOVA_OPTIONS, Capture, packets, project_ids, put_nova
 
 StartBoot = Callable[..., Booting]
 MakeGuest6 = Callable[..., Guest]

@@ -14,12 +14,7 @@ from tests.harness.poll import DEADLINE, wait_for
 from tests.harness.scheme import SIDE
 from tests.harness.stand_in import ENGINE
 from tests.host.e2e import shared
-from tests.host.e2e.support import (
-    ADDRESS_FLOWS,
-    FIXED_FLOWS,
-    PORT_FLOWS,
-    failures,
-)
+from tests.host.e2e.support import ADDRESS_FLOWS, FIXED_FLOWS, PORT_FLOWS, failures
 
 PATH = "/latest/meta-data/hostname"
 MAC = "fa:16:3e:00:00:07"
@@ -184,14 +179,7 @@ def await_repair(host: OpenvSwitch, agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [
-        delete_all_flows,
-        delete_tap,
-        delete_host_side,
-        kill_vswitchd,
-        kill_ovsdb,
-    ],
+    "fault", [delete_all_flows, delete_tap, delete_host_side, kill_vswitchd, kill_ovsdb]
 )
 def test_guests_see_a_pause_at_worst(
     host: OpenvSwitch, agent: Agent, busy: Busy, fault: Fault

@@ -24,18 +24,9 @@ VPNS = {
         "rule add not fwmark 51820 table 51820",
         "rule add table main suppress_prefixlength 0",
     ),
-    "exit node": (
-        "rule add lookup 52 priority 5270",
-        f"route add default dev {TUNNEL} table 52",
-    ),
-    "kill switch": (
-        "route add unreachable default table 77",
-        "rule add lookup 77 priority 1000",
-    ),
-    "first priority": (
-        f"route add default dev {TUNNEL} table 78",
-        "rule add lookup 78 priority 1",
-    ),
+    "exit node": ("rule add lookup 52 priority 5270", f"route add default dev {TUNNEL} table 52"),
+    "kill switch": ("route add unreachable default table 77", "rule add lookup 77 priority 1000"),
+    "first priority": (f"route add default dev {TUNNEL} table 78", "rule add lookup 78 priority 1"),
 }
 UNRELATED = (
     "rule add fwmark 0x200/0xf00 lookup 2004 priority 9",

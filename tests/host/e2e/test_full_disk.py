@@ -73,10 +73,7 @@ def asks_for_token(guest: Guest) -> int:
 
 
 def test_tokens_alone_wait_for_room(
-    make_agent: MakeAgent,
-    make_guest: MakeGuest,
-    nova: RecordingNova,
-    disks: list[Disk],
+    make_agent: MakeAgent, make_guest: MakeGuest, nova: RecordingNova, disks: list[Disk]
 ) -> None:
     agent = started(make_agent, disks, NOVA_OPTIONS)
     guest = make_guest("one", ids=project_ids("one"))

@@ -197,7 +197,7 @@ def test_checksum_offload_is_turned_off_again(host: Namespace) -> None:
         with pytest.raises(HostError, match="TX checksum"):
             disable_tx_checksum("nothing0")
         assert [driver_of(name) for name in (DEVICE, "tap0", "lo", "none0")] == [
-            *("veth", "tun", "", ""),
+            *("veth", "tun", "", "")
         ]
 
 

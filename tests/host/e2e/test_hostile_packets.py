@@ -16,14 +16,7 @@ from tests.harness.guest import METADATA_IP
 from tests.harness.netns import KERNEL_DATAPATH
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared
-from tests.host.e2e.support import (
-    META_DATA,
-    PROXY_PORT,
-    Capture,
-    asks_own,
-    source_of,
-    uuid_in,
-)
+from tests.host.e2e.support import META_DATA, PROXY_PORT, Capture, asks_own, source_of, uuid_in
 
 NAME = "/latest/meta-data/hostname"
 BROADCAST = "ff:ff:ff:ff:ff:ff"

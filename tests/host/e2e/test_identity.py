@@ -43,11 +43,7 @@ def nova_options(sources: str, folder: Path, **neutron: object) -> dict[str, dic
     """backend=nova with these identity sources."""
     return {
         "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
-        "df_metadata": {
-            "backend": "nova",
-            "identity_sources": sources,
-            "libvirt_xml_path": folder,
-        },
+        "df_metadata": {"backend": "nova", "identity_sources": sources, "libvirt_xml_path": folder},
         "neutron": neutron_harness.options(**neutron) if "neutron" in sources else {},
     }
 

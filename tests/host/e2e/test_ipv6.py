@@ -12,14 +12,7 @@ from tests.harness.guest import EC2_6, OPENSTACK6, Guest, Reply
 from tests.harness.nova import RecordingNova
 from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
-from tests.host.e2e.support import (
-    META_DATA,
-    TWIN_MAC,
-    asks_own,
-    project_ids,
-    put_nova,
-    uuid_in,
-)
+from tests.host.e2e.support import META_DATA, TWIN_MAC, asks_own, project_ids, put_nova, uuid_in
 
 LOCAL_IPV4 = "/latest/meta-data/local-ipv4"
 """The recording Nova answers it with X-Forwarded-For."""

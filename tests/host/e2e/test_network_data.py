@@ -170,10 +170,7 @@ def test_network_data_lists_the_subports_of_its_vm_alone(
 
 
 def test_an_unmodified_cloud_init_makes_a_device_of_each(
-    make_agent: MakeAgent,
-    nova: RecordingNova,
-    trunk: Trunk,
-    cloud_init: Callable[..., Booting],
+    make_agent: MakeAgent, nova: RecordingNova, trunk: Trunk, cloud_init: Callable[..., Booting]
 ) -> None:
     vm = trunk.guest
     agent = make_agent(ENGINES["store"])

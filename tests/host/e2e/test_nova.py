@@ -8,11 +8,7 @@ from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import Guest
 from tests.harness.nova import RecordingNova
 from tests.host.e2e import shared
-from tests.host.e2e.support import (
-    asks_own,
-    project_ids,
-    put_nova,
-)
+from tests.host.e2e.support import asks_own, project_ids, put_nova
 
 PASSWORD = "/openstack/2013-04-04/password"
 

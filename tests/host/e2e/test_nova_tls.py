@@ -16,12 +16,7 @@ from tests.harness.nova import SECRET, RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared
-from tests.host.e2e.support import (
-    NOVA_OPTIONS,
-    asks_own,
-    project_ids,
-    put_nova,
-)
+from tests.host.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put_nova
 
 HOLD_TIMEOUT = 1.5
 EMPTY_REPLY = 52

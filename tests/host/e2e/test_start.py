@@ -14,13 +14,7 @@ from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
-from tests.host.e2e.support import (
-    NOVA_OPTIONS,
-    asks_own,
-    project_ids,
-    put,
-    put_nova,
-)
+from tests.host.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put, put_nova
 
 pytestmark = pytest.mark.early
 

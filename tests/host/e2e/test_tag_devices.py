@@ -81,10 +81,7 @@ def test_interfaces_have_their_roles_in_udevs_database(udev: Udev) -> None:
 def test_a_bridge_on_an_interface_has_not_its_role(udev: Udev) -> None:
     """A bridge has the MAC of the first that is added to it."""
     tag(udev, [nic("lan", mac=MAC)])
-    udev.namespace.ip(
-        f"link add br0 address {MAC} type bridge",
-        "link set eth0 master br0",
-    )
+    udev.namespace.ip(f"link add br0 address {MAC} type bridge", "link set eth0 master br0")
     udev.run(["udevadm", "trigger", "--action=change", "--subsystem-match=net"])
     udev.run(["udevadm", "settle", "--timeout=10"])
     present = {device: udev.properties(f"/sys/class/net/{device}") for device in ("eth0", "br0")}

@@ -16,12 +16,7 @@ from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.harness.trunk import Trunk
 from tests.host.e2e import shared
-from tests.host.e2e.support import (
-    Capture,
-    asks_own,
-    is_unanswered,
-    source_of,
-)
+from tests.host.e2e.support import Capture, asks_own, is_unanswered, source_of
 
 VIDS = (1, 300, 4094)
 BEHIND = (300, 4094)

@@ -50,10 +50,7 @@ def test_no_tenants_broadcast_is_flooded_to_it(
         with Capture(host.namespace, TAP) as tap, Capture(host.namespace, other.port) as heard:
             asking.forget_neighbours()
             asks_for(asking, "10.0.0.99")
-            wait_for(
-                partial(flooded, heard),
-                "the broadcast to reach the other guest",
-            )
+            wait_for(partial(flooded, heard), "the broadcast to reach the other guest")
             # What has come to tap-metadata by now has come behind it.
             asks_own(guest)
             assert flooded(tap) == [], columns

@@ -107,8 +107,7 @@ def test_the_agent_serves_in_its_sandbox(
     agent.stop()
     arguments = ["--config-file", str(agent.config_file), "--cleanup"]
     done = agent.host.namespace.run(
-        [*sandbox.prefix(unit, agent.state_path), *program("dfmeta-agent"), *arguments],
-        check=False,
+        [*sandbox.prefix(unit, agent.state_path), *program("dfmeta-agent"), *arguments], check=False
     )
     assert done.returncode == 0, done.stderr
     said_nothing_of_it(done.stderr)

@@ -11,15 +11,7 @@ from tests.harness.guest import METADATA_IP, Guest, Ids, uuid_of
 from tests.harness.ovs import BRIDGE, OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.host.e2e import shared
-from tests.host.e2e.support import (
-    PROMPT,
-    Attempt,
-    Capture,
-    asks_own,
-    packets,
-    put,
-    uuid_in,
-)
+from tests.host.e2e.support import PROMPT, Attempt, Capture, asks_own, packets, put, uuid_in
 
 pytestmark = pytest.mark.early
 

@@ -7,13 +7,7 @@ import pytest
 from tests.harness.agent import Agent
 from tests.harness.guest import Guest
 from tests.harness.ovs import BRIDGE, OpenvSwitch
-from tests.host.e2e.support import (
-    META_DATA,
-    asks_own,
-    open_connection,
-    read_all,
-    uuid_in,
-)
+from tests.host.e2e.support import META_DATA, asks_own, open_connection, read_all, uuid_in
 
 COOKIE = re.compile(r"cookie=0x64666d65([0-9a-f]{2})([0-9a-f]{6})")
 VERSIONS = {"older": 0, "newer": 2}

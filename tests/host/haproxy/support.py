@@ -51,21 +51,11 @@ class Lines(Counts):
 class Loopback:
     """A haproxy with a listener on loopback, whose guests are in the map by hand."""
 
-    def __init__(
-        self,
-        plan: HaproxyPlan,
-        *,
-        handover: int = NOTHING,
-    ) -> None:
+    def __init__(self, plan: HaproxyPlan, *, handover: int = NOTHING) -> None:
         kept = Lines()
         self.lines = kept.lines
         self._listener = eventlet.listen((HERE, 0))
-        self.process = Process(
-            plan,
-            listeners=[self._listener],
-            handover=handover,
-            counts=kept,
-        )
+        self.process = Process(plan, listeners=[self._listener], handover=handover, counts=kept)
         self.runtime, self.map = self.process.runtime, self.process.map.name
         self._present: dict[str, str] = {}
 
@@ -124,11 +114,7 @@ def loopback() -> Iterator[Callable[..., Loopback]]:
     """Starts haproxies that end with the test."""
     made: list[Loopback] = []
 
-    def start(
-        *servers: NovaServer,
-        handover: int = NOTHING,
-        **of_plan: Any,
-    ) -> Loopback:
+    def start(*servers: NovaServer, handover: int = NOTHING, **of_plan: Any) -> Loopback:
         plan = HaproxyPlan(servers=servers, **{"program": PROGRAM, "hosts": HOSTS} | of_plan)
         made.append(Loopback(plan, handover=handover))
         made[-1].process.wait_ready()

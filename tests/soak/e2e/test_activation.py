@@ -10,9 +10,7 @@ from tests.harness.central import GUEST_PORT, Central
 from tests.harness.guest import uuid_of
 from tests.harness.netns import Namespace
 from tests.host.e2e import test_activation
-from tests.host.e2e.support import (
-    read_all,
-)
+from tests.host.e2e.support import read_all
 from tests.host.e2e.test_activation import READINESS
 
 activator, agent = test_activation.activator, test_activation.agent

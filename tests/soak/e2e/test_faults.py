@@ -7,14 +7,7 @@ from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
 from tests.harness.scheme import SIDE
 from tests.host.e2e import test_faults as faults
-from tests.host.e2e.test_faults import (
-    NORMAL,
-    Busy,
-    Fault,
-    await_repair,
-    has_route,
-    pauses_at_worst,
-)
+from tests.host.e2e.test_faults import NORMAL, Busy, Fault, await_repair, has_route, pauses_at_worst
 
 host, agent, busy = faults.host, faults.agent, faults.busy
 

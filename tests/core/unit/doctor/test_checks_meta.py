@@ -221,10 +221,7 @@ def test_ports_without_a_meta_ip_are_named() -> None:
     lost = "so 1 ports have none and their guests are not served: late"
     expect(
         [
-            (
-                room([META_PORT, late], META_SETTINGS),
-                *(WRONG, lost, "[METADATA] provider_cidr"),
-            ),
+            (room([META_PORT, late], META_SETTINGS), *(WRONG, lost, "[METADATA] provider_cidr")),
             (room([replace(late, vid=7)], META_SETTINGS), WRONG, ": late (VID 7)"),
         ]
     )

@@ -222,9 +222,7 @@ def test_haproxy_that_does_not_withdraw_gets_the_next_message_as_well(replica: R
     assert replica.runtime.done[-1] == ("change", {"a": "1"})
 
 
-def test_of_many_guests_in_doubt_only_the_first_are_withdrawn_one_by_one(
-    replica: Replica,
-) -> None:
+def test_of_many_guests_in_doubt_only_the_first_are_withdrawn_one_by_one(replica: Replica) -> None:
     for number in range(AT_ONCE + 1):
         replica.tell(Endpoint(number), **{f"k{number}": "1"})
     replica.settle()

@@ -144,10 +144,7 @@ class Started:
             if "dfmeta-cert" in name:
                 self.key = os.dup(descriptor)
         return SimpleNamespace(
-            pid=7,
-            poll=lambda: self.status,
-            wait=lambda: self.status,
-            kill=lambda: None,
+            pid=7, poll=lambda: self.status, wait=lambda: self.status, kill=lambda: None
         )
 
     def _ask(self, command: str, *, timeout: float = 0.0) -> str:

@@ -141,10 +141,7 @@ def test_plan_follows_the_options(conf: Conf) -> None:
     plan = haproxy.make_plan(conf(**options))
     assert [
         (server.host, server.authority, str(server.address), server.port) for server in plan.servers
-    ] == [
-        ("127.0.0.1", "127.0.0.1:8775", "127.0.0.1", 8775),
-        ("::1", "[::1]:8776", "::1", 8776),
-    ]
+    ] == [("127.0.0.1", "127.0.0.1:8775", "127.0.0.1", 8775), ("::1", "[::1]:8776", "::1", 8776)]
     assert (plan.several, plan.tls, plan.network_data_subports) == (True, False, True)
     assert (plan.hold_timeout, plan.timeout_answer, plan.refuse_forwarded) == (5, "close", True)
     assert (plan.threads, plan.maxconn) == (2, 128)

@@ -46,12 +46,7 @@ STATE = WiredState(
     parents=frozenset({"trunk"}),
     marks={INSTANCE: "p1"},
     claims={
-        "vm": [
-            OWN,
-            ListClaim(7, "", ""),
-            ListClaim(0, "", ""),
-            ListClaim(8, OTHER_INSTANCE, "p2"),
-        ]
+        "vm": [OWN, ListClaim(7, "", ""), ListClaim(0, "", ""), ListClaim(8, OTHER_INSTANCE, "p2")]
     },
 )
 

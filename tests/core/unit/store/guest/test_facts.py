@@ -11,14 +11,7 @@ from dfmeta.store.guest import documents as reader
 from dfmeta.store.guest.documents import addresses, networks_in
 from dfmeta.store.guest.netconfig import read
 from tests.core.unit.store.guest.crawling import asker, crawl
-from tests.core.unit.store.guest.networks import (
-    ONE,
-    nic,
-    physical,
-    static1,
-    version1,
-    version2,
-)
+from tests.core.unit.store.guest.networks import ONE, nic, physical, static1, version1, version2
 from tests.core.unit.store.support import KEY
 
 NAME, IP, IP6 = "web1.example.org", "10.0.0.5", "2001:db8::5"
