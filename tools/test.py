@@ -39,8 +39,6 @@ FLAKY = CACHE / "flaky.jsonl"
 """A line for each test that failed once: when, its name, the commit and the first failure."""
 RETRIED = 3
 """The most tests of a run that run once more."""
-LIMIT = 3600
-"""Seconds for each run of pytest; it never takes them."""
 WORKERS = {"core": 2, "host": 4}
 """Processes of pytest. Tests of host wait for a part of their time."""
 _COUNT = re.compile(r"(\d+) (passed|failed|errors?)\b")

@@ -2,8 +2,7 @@
 
 A command stands in a ``console`` or ``sh`` block: after a prompt, or on a line of its own. A block
 with a caption is a file. A test types a command as it stands, and so it does what the page says.
-:data:`PLACEHOLDERS` are the reader's to fill in, and so are the test's. A module that types a page
-calls :func:`untyped` with what it has typed; :data:`TYPED` names it.
+A module that types a page calls :func:`untyped` with what it has typed; :data:`TYPED` names it.
 """
 
 import re
@@ -35,8 +34,6 @@ TYPED: Mapping[str, str] = {
     "upgrade": "tests/soak/e2e/test_upgrade_page.py",
 }
 """Each page with commands, and the module that types them."""
-PLACEHOLDERS = ("VERSION", "BEFORE", "FILE", "PORT", "INSTANCE", "TOKEN")
-"""Words that stand for a reader's own."""
 NOT_TYPED: Mapping[str, str] = {
     r"systemctl .*": "no systemd runs there: the test starts and stops the daemon itself",
     r"journalctl .*": "no systemd runs there: the runbook's tests read the daemon's log",

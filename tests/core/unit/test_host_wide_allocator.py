@@ -327,23 +327,6 @@ def test_numbers_are_given_in_turn_so_that_each_rests_long(host: Host) -> None:
     assert host.first(1) == ids(5)
 
 
-# A range without a free number
-
-
-def full(host: Host) -> None:
-    """Addresses of ports 1 and 2 have all numbers but the one for new ports, which port 3 has."""
-    for ofport in (1, 2):
-        host.plug(ofport)
-    host.registry.pending_ovsdb_writes()
-    for last in range(8):
-        host.number(1, last)
-    for last in range(8):
-        host.learn(2, last)
-    host.plug(3)
-    assert host.registry.ports_without_number() == []
-    assert len(host.keys.slots(4)) == LAST - FIRST + 1
-
-
 # After a restart
 
 

@@ -41,7 +41,6 @@ UNIT = ROOT / "etc/systemd/dfmeta-agent.service"
 REQUEST = f"GET {META_DATA} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n".encode()
 OF_HAPROXY = ("haproxy", "account")
 """Beginnings of the names of doctor's checks of haproxy."""
-NAME = "/latest/meta-data/hostname"
 
 host, nova, fresh_record = shared.host, shared.nova, shared.fresh_record
 # Connections without a request stay while a busy machine runs doctor.

@@ -268,7 +268,3 @@ class Load:
     def count(self) -> int:
         """How many requests there were."""
         return sum(map(len, self.samples.values()))
-
-    def longest(self) -> float:
-        """Seconds that the slowest one took."""
-        return max(request.seconds for sample in self.samples.values() for request in sample)

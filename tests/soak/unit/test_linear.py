@@ -202,7 +202,6 @@ def same_names(text: str) -> object:
 
 
 WIDE: Final = HeadLimits(request_line=1 << 20, header=1 << 20, lines=1 << 20)
-CHUNKED: Final = b"PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
 LINE, END = "GET / HTTP/1.1\r\nHost: h\r\n", "\r\n\r\n"
 PEER: Final = ip_network("192.0.2.1/32")
 FOUND: Final = tagged(Answer(200, b"a"))
