@@ -122,6 +122,12 @@ class FakeRuntime:
         self.asked.append(f"{name} {condition}".strip())
         return self.tables.get(name, {})
 
+    def rows_at_once(self, name: str, keys: list[str], *, timeout: float) -> Rows:
+        assert timeout < 1, "the daemon waits for it"
+        self._answer("rows_at_once")
+        self.asked += keys
+        return {key: row for key, row in self.tables.get(name, {}).items() if key in keys}
+
     def shut_down(self, frontend: str) -> None:
         self._answer("shut_down")
 
