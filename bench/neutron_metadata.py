@@ -3,12 +3,14 @@
 Run by the Python of the environment that tools/setup.sh makes for Neutron::
 
     neutron_metadata.py agent SOCKET SECRET NOVA_PORT
-    neutron_metadata.py network PORT SOCKET
+    neutron_metadata.py ovn SOCKET SECRET NOVA_PORT
+    neutron_metadata.py network PORT SOCKET (agent|ovn)
     neutron_metadata.py path PORT HOST:PORT < ADDRESSES
 
-*agent* is the metadata agent; its query to neutron-server for the port with an address is answered
-in this process, without the time of a message queue. *network* prints the configuration of the
-haproxy of a network, *path* that of metadata_path for one instance at each of the addresses.
+*agent* is the metadata agent, *ovn* that of OVN. The query for the port with an address is answered
+in this process: without the time of a message queue to neutron-server, or of the agent's search in
+its copy of OVN's southbound database. *network* prints the configuration of the haproxy of a
+network, *path* that of metadata_path for one instance at each of the addresses.
 """
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from neutron.agent.l2.extensions.metadata import host_metadata_proxy
 from neutron.agent.metadata import agent, driver, proxy_base
+from neutron.agent.ovn.metadata import driver as ovn_driver
+from neutron.agent.ovn.metadata import server_socket
+from neutron.common.ovn import constants
 from neutron.conf.agent.metadata import config
 from neutron_lib.utils import host
 from oslo_config import cfg
@@ -45,8 +51,20 @@ class _Server:
         return [{"device_id": _id("instance", address), "project_id": _id("project")}]
 
 
-def serve(socket: str, secret: str, nova_port: str) -> None:
-    """Run the metadata agent."""
+class _Southbound:
+    """The part of OVN's southbound database that OVN's agent queries."""
+
+    def get_network_port_bindings_by_ip(
+        self, network: str, address: str, mac: str | None
+    ) -> list[SimpleNamespace]:
+        """Return the one port with that address."""
+        del network, mac
+        keys = constants.OVN_DEVID_EXT_ID_KEY, constants.OVN_PROJID_EXT_ID_KEY
+        values = _id("instance", address), _id("project")
+        return [SimpleNamespace(external_ids=dict(zip(keys, values, strict=True)))]
+
+
+def _configure(secret: str, nova_port: str) -> None:
     for options in (
         config.SHARED_OPTS,
         config.UNIX_DOMAIN_METADATA_PROXY_OPTS,
@@ -56,6 +74,11 @@ def serve(socket: str, secret: str, nova_port: str) -> None:
     cfg.CONF([])
     cfg.CONF.set_override("metadata_proxy_shared_secret", secret)
     cfg.CONF.set_override("nova_metadata_port", int(nova_port))
+
+
+def serve(socket: str, secret: str, nova_port: str) -> None:
+    """Run the metadata agent."""
+    _configure(secret, nova_port)
     # As in UnixDomainMetadataProxy.run if metadata_workers is not set.
     workers = host.cpu_count() // 2
     agent.MetadataPluginAPI = lambda topic: _Server()
@@ -64,7 +87,16 @@ def serve(socket: str, secret: str, nova_port: str) -> None:
     proxy_base.MetadataProxyServer(workers, socket, handler).serve_forever()
 
 
-def network(port: str, socket: str) -> None:
+def serve_ovn(socket: str, secret: str, nova_port: str) -> None:
+    """Run OVN's metadata agent."""
+    _configure(secret, nova_port)
+    handler = server_socket.MetadataProxyHandler
+    handler._conf, handler._sb_idl = cfg.CONF, _Southbound()
+    # As in UnixDomainMetadataProxy.run if metadata_workers is not set: one request at a time.
+    proxy_base.MetadataProxyServer(0, socket, handler).serve_forever()
+
+
+def network(port: str, socket: str, kind: str) -> None:
     """Print the configuration of a network's haproxy."""
     groups = {
         "metadata_rate_limiting": config.METADATA_RATE_LIMITING_OPTS,
@@ -75,7 +107,7 @@ def network(port: str, socket: str) -> None:
     # The configurator reads the agent's log options.
     log.register_options(cfg.CONF)
     cfg.CONF([])
-    made = driver.HaproxyConfigurator(
+    made = (ovn_driver if kind == "ovn" else driver).HaproxyConfigurator(
         _id("network", port),
         None,
         socket,
@@ -117,5 +149,10 @@ def path(port: str, nova: str) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    parts: dict[str, Callable[..., None]] = {"agent": serve, "network": network, "path": path}
+    parts: dict[str, Callable[..., None]] = {
+        "agent": serve,
+        "ovn": serve_ovn,
+        "network": network,
+        "path": path,
+    }
     parts[sys.argv[1]](*sys.argv[2:])

@@ -143,13 +143,15 @@ class MetadataPath(Program):
 
 
 class NeutronMetadata(Program):
-    """Neutron's metadata agent behind the haproxy that Neutron starts for a network."""
+    """A metadata agent of Neutron behind the haproxy that it starts for a network."""
 
-    def __init__(self, namespace: Namespace, port: int) -> None:
+    def __init__(self, namespace: Namespace, port: int, *, kind: str = "agent") -> None:
+        """:param kind: ``agent``, or ``ovn`` for OVN's metadata agent."""
         super().__init__(namespace, "agent")
+        self._kind = kind
         self._socket = self.folder / "proxy"
         launch = [str(NEUTRON), "-I", str(_LAUNCHER)]
-        self.run(*launch, "agent", str(self._socket), SECRET, str(NOVA_PORT))
+        self.run(*launch, kind, str(self._socket), SECRET, str(NOVA_PORT))
         # Without it, the haproxy of the network answers 503.
         wait_for(self._socket.is_socket, "the agent's socket", interval=0.05)
         self._first = port
@@ -157,10 +159,9 @@ class NeutronMetadata(Program):
 
     def add_network(self, port: int) -> None:
         """Start the haproxy of one more network."""
-        done = netns.run(
-            [str(NEUTRON), "-I", str(_LAUNCHER), "network", str(port), str(self._socket)],
-            timeout=60,
-        )
+        words = [str(port), str(self._socket), self._kind]
+        launch = [str(NEUTRON), "-I", str(_LAUNCHER), "network", *words]
+        done = netns.run(launch, timeout=60)
         config = configured(self, f"network-{port}.conf", done.stdout.splitlines())
         self.run(str(HAPROXY), "-db", "-f", config)
         self.wait_listening(port)

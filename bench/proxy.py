@@ -31,7 +31,7 @@ from rich.console import Console
 from bench import engine, haproxy_map, memory, programs, saturation, storm, tables, throughput
 from bench.packet_path import machine
 from bench.tables import Table
-from bench.targets import ENGINE, HAPROXY, IN_PROCESS, IPV6, NEUTRON, Report
+from bench.targets import ENGINE, HAPROXY, IN_PROCESS, IPV6, NEUTRON, OVN, Report
 from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED
 
@@ -103,7 +103,7 @@ def parse() -> argparse.Namespace:
         metavar="NAME",
         choices=(*PARTS, *throughput.proxy_starts()),
         help=f"measure only this part ({', '.join(PARTS)}), or only this proxy together with "
-        "haproxy and neutron (for IPv6 also with IPv4); "
+        "haproxy, neutron and ovn (for IPv6 also with IPv4); "
         "may be given several times",
     )
     return parser.parse_args()
@@ -117,7 +117,7 @@ def chosen(wanted: set[str]) -> Sequence[str]:
     named = wanted & set(every)
     if IPV6 in named:
         named.add(IN_PROCESS)
-    return [name for name in every if named and name in named | {HAPROXY, NEUTRON}]
+    return [name for name in every if named and name in named | {HAPROXY, NEUTRON, OVN}]
 
 
 def where() -> dict[str, Any]:

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from bench import peers, processes
 from bench.programs import METADATA_IP, Program
 from bench.stand import Stand
-from bench.targets import HAPROXY, IN_PROCESS, NEUTRON, TWO_WORKERS
+from bench.targets import HAPROXY, IN_PROCESS, NEUTRON, OVN, TWO_WORKERS
 from tests.harness.greedy_client import whole
 from tests.harness.guest import Guest, Ids
 
@@ -163,6 +164,7 @@ def measure(*, rounds: int, guests: int = GUESTS) -> dict[str, dict[str, float]]
             TWO_WORKERS: lambda: _dfmeta(stand, 2),
             HAPROXY: lambda: _peer(stand, proxy, peers.Haproxy),
             NEUTRON: lambda: _peer(stand, proxy, peers.NeutronMetadata),
+            OVN: lambda: _peer(stand, proxy, partial(peers.NeutronMetadata, kind="ovn")),
         }
         for turn in range(rounds):
             for name, start in starts.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from bench.targets import ENGINE, HAPROXY, NEUTRON, TWO_LOADS, Report, Target, ratio, targets
+from bench.targets import ENGINE, HAPROXY, NEUTRON, OVN, TWO_LOADS, Report, Target, ratio, targets
 
 COUNTS = (1, 32, 256)
 KINDS = {"new": "a connection for each request", "keep-alive": "kept connections"}
@@ -57,7 +57,8 @@ def target_table(measured: Iterable[Target]) -> Table:
 
 
 def _throughput(report: Report, load: str, title: str) -> Table:
-    columns = ("proxy", "requests/s", "of haproxy", "of Neutron", "p50 ms", "p99 ms", "failed")
+    ratios = {"of haproxy": HAPROXY, "of Neutron": NEUTRON, "of OVN": OVN}
+    columns = ("proxy", "requests/s", *ratios, "p50 ms", "p99 ms", "failed")
     rows = []
     for name, loads in report["throughput"].items():
         cell = loads[load]
@@ -65,8 +66,7 @@ def _throughput(report: Report, load: str, title: str) -> Table:
             (
                 name,
                 f"{cell['rate']:,.0f}",
-                number(ratio(report, name, HAPROXY, load=load)),
-                number(ratio(report, name, NEUTRON, load=load)),
+                *(number(ratio(report, name, other, load=load)) for other in ratios.values()),
                 number(cell["p50"]),
                 number(cell["p99"]),
                 f"{cell['failed']:,} of {cell['requests']:,}",

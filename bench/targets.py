@@ -23,6 +23,8 @@ HAPROXY_ALONE = "haproxy of dfmeta, haproxy"
 HAPROXY = "haproxy"
 HAPROXY_ALWAYS = "haproxy, reuse always"
 NEUTRON = "neutron"
+OVN = "ovn"
+"""OVN's metadata agent, which is Neutron's as well."""
 LOAD = "new 32"
 LOADS = ("new 32", "new 256")
 ONE_CLIENT = "new 1"

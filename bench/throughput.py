@@ -26,6 +26,7 @@ from bench.targets import (
     IPV6,
     NEUTRON,
     ONE_WORKER,
+    OVN,
     TWO_WORKERS,
     path_name,
 )
@@ -84,6 +85,7 @@ def proxy_starts() -> dict[str, Start]:
         HAPROXY: _peer(peers.Haproxy),
         HAPROXY_ALWAYS: _peer(partial(peers.Haproxy, reuse="always")),
         NEUTRON: _peer(peers.NeutronMetadata),
+        OVN: _peer(partial(peers.NeutronMetadata, kind="ovn")),
         NOVA: _nova,
     }
     result |= {path_name(count): _path(count) for count in INSTANCES}
