@@ -10,7 +10,8 @@ from typing import Final
 from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import NEARLY_FULL, Finding, listed, ok, unknown, wrong
 from dfmeta.host.host_facts import LimitFacts
-from dfmeta.host.system import ConntrackFacts, NetworkdFacts
+from dfmeta.host.system import ConntrackFacts, NetworkdFacts, OvnMetadataFacts
+from dfmeta.ovsdb.rows import Snapshot
 
 ONE_GUESTS_SHARE: Final = 0.5
 SKEW_MAX: Final = 60.0
@@ -18,6 +19,10 @@ SKEW_MAX: Final = 60.0
 little before they are issued, but not more than that."""
 DROP_IN: Final = "/etc/systemd/networkd.conf.d/50-dfmeta.conf"
 ANOTHER_IP: Final = "169.254.1.1"
+REMOVE_OVN_DEVICES: Final = (
+    "`ip -o link show type veth | grep 'link-netns ovnmeta-' | grep -o 'tap[^@ ]*' | "
+    "xargs -r -n 1 ovs-vsctl del-port {}`"
+)
 
 
 def somaxconn(limits: LimitFacts, *, backlog: int) -> Finding:
@@ -174,6 +179,26 @@ def networkd(facts: NetworkdFacts) -> Finding:
             "and `systemctl restart systemd-networkd`",
         )
     return ok("systemd-networkd does not remove rules and routes of other programs")
+
+
+def ovn_metadata(
+    facts: OvnMetadataFacts, snapshot: Snapshot, wanted: HostSettings
+) -> Finding | None:
+    """Check that OVN does not lead requests to a metadata agent that is gone; None: it had none.
+
+    ovn-controller deletes dfmeta's flows at its start, and its own then lead to these devices.
+    """
+    rows = (snapshot.interface(name, wanted.bridge) for name in facts.devices)
+    names = [row.name for row in rows if row is not None]
+    if not names:
+        return None
+    devices = f"devices of OVN's metadata agent are on {wanted.bridge} ({len(names)}): "
+    devices += f"{listed(names)}; a few requests reach them at each start of ovn-controller"
+    if facts.running:
+        return ok(f"{devices}, and the agent runs")
+    return wrong(
+        f"{devices}, and fail: the agent does not run", REMOVE_OVN_DEVICES.format(wanted.bridge)
+    )
 
 
 def cloud(route: str, wanted: HostSettings) -> Finding:

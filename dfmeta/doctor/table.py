@@ -25,7 +25,7 @@ from dfmeta.doctor.check import Check, both
 from dfmeta.doctor.finding import Finding, wrong
 from dfmeta.doctor.probes import Inspection
 from dfmeta.flows.family import IPV4, IPV6
-from dfmeta.host.system import own_route, read_networkd
+from dfmeta.host.system import own_route, read_networkd, read_ovn_metadata
 from dfmeta.http.limits import BACKLOG
 
 
@@ -430,6 +430,16 @@ CHECKS: Final[tuple[Check, ...]] = (
         "systemd-networkd runs and removes rules and routes of other programs at its restart; "
         "dfmeta-agent adds them again within a second.",
         run=lambda of: checks_system.networkd(read_networkd(of.root)),
+    ),
+    Check(
+        "ovn-metadata",
+        "The devices of OVN's metadata agent are on the bridge, and it does not run: no process "
+        "listens at a socket ``metadata_proxy``. No line without the devices.",
+        needs=("ovsdb",),
+        run=lambda of: checks_system.ovn_metadata(
+            read_ovn_metadata(of.root), of.snapshot, of.wanted
+        ),
+        page="migrate",
     ),
     Check(
         "cloud",

@@ -18,7 +18,7 @@ from typing import Final
 
 from dfmeta.flows.pipeline import METADATA_PORT
 from dfmeta.host.device import held_addresses
-from dfmeta.host.process import of_each
+from dfmeta.host.process import named_sockets, of_each
 
 _STA_UNSYNC: Final = 0x0040
 """linux/timex.h."""
@@ -34,6 +34,10 @@ _NETWORKD: Final = (
     "lib/systemd",
 )
 """Directories in order of precedence, highest first (systemd.syntax(7), networkd.conf(5))."""
+_OVN_NAMESPACE: Final = "ovnmeta-"
+"""Before the UUID of a network."""
+_OVN_SOCKET: Final = "/metadata_proxy"
+"""End of the option metadata_proxy_socket by default."""
 _SECTION: Final = re.compile(r"\[([^\]]*)\]")
 _FALSE: Final = frozenset({"0", "no", "n", "false", "f", "off"})
 _TRUE: Final = frozenset({"1", "yes", "y", "true", "t", "on"})
@@ -77,6 +81,19 @@ class NetworkdFacts:
     running: bool
     managed: Sequence[str] = ()
     """The settings among :data:`SETTINGS` that are on."""
+
+
+@dataclass(frozen=True, slots=True)
+class OvnMetadataFacts:
+    """OVN's metadata agent, by the names that Neutron gives (neutron/agent/ovn/metadata/agent.py).
+
+    Trust: any user of the host may have made such a socket.
+    """
+
+    devices: Sequence[str] = ()
+    """The devices that lead to its namespaces, by the names of these."""
+    running: bool = False
+    """Whether a process listens at a socket with the name of that behind its haproxies."""
 
 
 class EarlierService:
@@ -129,6 +146,19 @@ def read_networkd(root: Path) -> NetworkdFacts:
     for file in _networkd_files(root):
         values.update(_network_section(file))
     return NetworkdFacts(_networkd_runs(root), tuple(name for name in SETTINGS if values[name]))
+
+
+def read_ovn_metadata(root: Path) -> OvnMetadataFacts:
+    """Read what OVN's metadata agent has on this host."""
+    with contextlib.suppress(OSError):
+        networks = sorted(
+            path.name.removeprefix(_OVN_NAMESPACE)
+            for path in (root / "run/netns").iterdir()
+            if path.name.startswith(_OVN_NAMESPACE)
+        )
+        running = any(sock.listens and sock.name.endswith(_OVN_SOCKET) for sock in named_sockets())
+        return OvnMetadataFacts([f"tap{network[:10]}0" for network in networks], running)
+    return OvnMetadataFacts()
 
 
 def own_route(address: str, *, but: str) -> str:

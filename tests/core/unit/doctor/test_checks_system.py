@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from dfmeta.doctor import (
@@ -28,8 +29,9 @@ from dfmeta.flows.flow import Flow, Seen
 from dfmeta.flows.integration_bridge import first_syn, guest_fragment, guest_syn
 from dfmeta.host.host_facts import LimitFacts
 from dfmeta.host.process import CAPABILITIES, AccountFacts, ChildFacts, ProcessFacts, SocketFacts
-from dfmeta.host.system import NetworkdFacts
+from dfmeta.host.system import NetworkdFacts, OvnMetadataFacts, read_ovn_metadata
 from dfmeta.model import Endpoint
+from dfmeta.ovsdb.rows import Interface, Snapshot
 from dfmeta.proxy.backends.nova_requests import NovaFact
 from dfmeta.store.auth.tokens import StaticToken
 from dfmeta.store.db import HEAD
@@ -172,6 +174,23 @@ def test_networkd_is_wrong_while_it_runs_and_removes_routes_or_rules() -> None:
             (networkd(NetworkdFacts(True, on)), WRONG, "", no),
         ]
     )
+
+
+def test_devices_of_ovns_metadata_agent_are_wrong_while_it_does_not_run(tmp_path: Path) -> None:
+    (tmp_path / "run/netns/ovnmeta-b1f51a51-1f1d-40cd-848b-8f8598db32e6").mkdir(parents=True)
+    (tmp_path / "run/netns/qdhcp-b1f51a51-1f1d-40cd-848b-8f8598db32e6").mkdir()
+    devices = read_ovn_metadata(tmp_path).devices
+    assert read_ovn_metadata(tmp_path / "none").devices == ()
+
+    def judge(*, running: bool, snapshot: Snapshot) -> Finding | None:
+        return checks_system.ovn_metadata(OvnMetadataFacts(devices, running), snapshot, SETTINGS)
+
+    assert judge(running=False, snapshot=Snapshot()) is None
+    plugged = Snapshot(interfaces=(Interface("tapb1f51a51-10", "br-int"),))
+    beside, left = (judge(running=running, snapshot=plugged) for running in (True, False))
+    assert beside
+    assert left
+    expect([(beside, OK, "(1): tapb1f51a51-10;"), (left, WRONG, "does not run", "port br-int`")])
 
 
 def test_guest_of_a_cloud_needs_the_address_itself() -> None:
