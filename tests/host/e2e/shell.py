@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.core.docs.typed import explained, located
 from tests.harness import netns
-from tests.harness.agent import Agent, program
+from tests.harness.agent import Agent, Daemon, program
 from tests.harness.console import Block, Step, difference, steps
 from tests.harness.guest import Guest
 from tests.harness.netns import ROOT
@@ -41,6 +41,8 @@ class Shell:
     :ivar folder: all that the page names and is not the daemon's; ``source`` in it is where the
         commands are typed, a checkout of dfmeta.
     :ivar guests: those that the page types in, by the names of their prompts.
+    :ivar inside: words before a command, after which it runs in the host's namespaces.
+    :ivar services: unit → the program that systemd would start and stop.
     :ivar names: placeholder → what is typed in its place.
     :ivar variables: of the shell: those of the page, and those that its reader has set.
     :ivar typed: each command that was run, as the page has it.
@@ -50,6 +52,8 @@ class Shell:
         self.switch = switch
         self.agent = stack.enter_context(Agent(switch))
         self.guests: dict[str, Guest] = {}
+        self.inside = ["nsenter", f"--net=/run/netns/{switch.namespace.name}"]
+        self.services: dict[str, Daemon] = {"dfmeta-agent": self.agent}
         self.names: dict[str, str] = {}
         self.variables: dict[str, str] = {}
         self.typed: list[str] = []
@@ -107,8 +111,9 @@ class Shell:
         """Do what systemd or venv would do; whether a command is not to be typed here."""
         words = self.filled(command).split()
         if words[0] == "systemctl":
-            if {"dfmeta-agent", "dfmeta-agent.service"} & set(words):
-                self._systemctl(words[1])
+            for unit, service in self.services.items():
+                if {unit, f"{unit}.service"} & set(words):
+                    self._systemctl(words[1], service)
             return True
         if words[:3] == ["python3", "-m", "venv"]:
             self._install(words[3])
@@ -143,20 +148,19 @@ class Shell:
             assert named.startswith(tuple(known)), f"{named} is this machine's"
         for place, real in known.items():
             command = re.sub(rf"(?<![\w/.]){re.escape(place)}", real, command)
-        inside = ["nsenter", f"--net=/run/netns/{self.switch.namespace.name}"]
-        return [*inside, "sh", "-euc", f"cd {self.folder}/source; {{ {command}\n}} 2>&1"]
+        return [*self.inside, "sh", "-euc", f"cd {self.folder}/source; {{ {command}\n}} 2>&1"]
 
     def _environment(self) -> dict[str, str]:
         path = f"{self.folder}/bin:{os.environ['PATH']}"
         return {**self.switch.environment(), **self.variables, "PATH": path}
 
-    def _systemctl(self, action: str) -> None:
-        if action not in ("start", "enable") and self.agent.running:
-            self.agent.stop()
+    def _systemctl(self, action: str, service: Daemon) -> None:
+        if action not in ("start", "enable") and service.running:
+            service.stop()
         if action in ("start", "enable", "restart"):
             # The sample may stand there as it is, which knows nothing of the test's places.
-            self.agent.configure({})
-            self.agent.start()
+            service.configure({})
+            service.start()
 
     def _install(self, home: str) -> None:
         assert home.startswith("/opt/dfmeta-")

@@ -40,17 +40,23 @@ class Network:
         router, up, down = f"{self.name}-router", f"{self.name}-up", f"{self.name}-down"
         advertised = "ipv6_ra_configs:address_mode=slaac", "ipv6_ra_configs:send_periodic=true"
         self.central.wire(
-            ("ls-add", self.name),
+            ("ls-add", self.switch),
             ("lr-add", router),
             ("lrp-add", router, up, self._mac(1), f"{GATEWAY}/24", f"{PREFIX6}:1/64"),
             ("set", "Logical_Router_Port", up, *advertised),
-            ("lsp-add", self.name, down),
+            ("lsp-add", self.switch, down),
             ("lsp-set-type", down, "router"),
             ("lsp-set-addresses", down, "router"),
             ("lsp-set-options", down, f"router-port={up}"),
-            ("lsp-add", self.name, self.metadata_port),
+            ("lsp-add", self.switch, self.metadata_port),
             ("lsp-set-type", self.metadata_port, "localport"),
             ("lsp-set-addresses", self.metadata_port, f"{self._mac(2)} {METADATA}"),
+            _external_ids(
+                self.metadata_port,
+                device_owner="network:distributed",
+                device_id=self.namespace,
+                cidrs=f"{METADATA}/24",
+            ),
             ("pg-add", self.group),
             *(
                 ("--type=port-group", "acl-add", self.group, direction, priority, match, verdict)
@@ -64,6 +70,16 @@ class Network:
         )
 
     @property
+    def switch(self) -> str:
+        """Return the name of the logical switch."""
+        return f"neutron-{uuid_of(self.name)}"
+
+    @property
+    def namespace(self) -> str:
+        """Return the name of the namespace that OVN's metadata agent makes for the network."""
+        return f"ovnmeta-{uuid_of(self.name)}"
+
+    @property
     def group(self) -> str:
         """Return the name of the port group with the ACL."""
         return f"pg_{self.name}"
@@ -74,14 +90,14 @@ class Network:
         return f"{self.name}-metadata"
 
     def add(self, port: str, mac: str, *ips: str, parent: str = "", tag: int = 0) -> None:
-        """Add a port of a guest: port security, DHCP, the ACL, and Neutron's external_ids.
+        """Add a port of a guest: port security, DHCP and the ACL.
 
         :param parent: the port of the VM, if it is a container's port with this *tag*.
         """
         nested = (parent, str(tag)) if parent else ()
         self.ports.append(port)
         self.central.wire(
-            ("lsp-add", self.name, port, *nested),
+            ("lsp-add", self.switch, port, *nested),
             ("lsp-set-addresses", port, " ".join((mac, *ips))),
             ("lsp-set-port-security", port, " ".join((mac, *ips))),
             ("lsp-set-dhcpv4-options", port, self.dhcp),
@@ -93,16 +109,27 @@ class Network:
 
 
 def plug(
-    make_guest: MakeGuest, network: Network, name: str, *, mac: str, address: str = "10.0.0.5"
+    make_guest: MakeGuest,
+    network: Network,
+    name: str,
+    *,
+    mac: str,
+    address: str = "10.0.0.5",
+    project: str = "",
 ) -> Guest:
-    """Make a guest with the address and the route that OVN's DHCP gives it, and wait for both."""
+    """Make a guest with the address and the route that OVN's DHCP gives it, and wait for both.
+
+    :param project: id of its project, which Nova needs.
+    """
     ids = Ids(
         iface_id=uuid_of(f"{network.name} port {name}"),
         vm_uuid=uuid_of(f"{network.name} instance {name}"),
+        project_id=project,
     )
     guest = make_guest(name, address=f"{address}/24", mac=mac, route="none", ids=ids, plug=False)
     address6 = PREFIX6 + guest.link_local.removeprefix("fe80::")
     network.add(ids.iface_id, guest.mac, address, address6)
+    network.central.wire(_external_ids(ids.iface_id, device_id=ids.vm_uuid, project_id=project))
     guest.plug()
     network.central.nbctl("wait-until", "Logical_Switch_Port", ids.iface_id, "up=true")
     lease(guest)
@@ -114,3 +141,9 @@ def lease(guest: Guest) -> None:
     guest.namespace.ip(f"addr del {guest.interface} dev {guest.device}", check=False)
     udhcpc = [str(BUSYBOX), "udhcpc", "-fnq", "-i", guest.device, "-O", "staticroutes"]
     guest.namespace.run([*udhcpc, "-s", str(LEASE)])
+
+
+def _external_ids(port: str, **values: str) -> tuple[str, ...]:
+    """Return the command that sets Neutron's external_ids of a logical switch port."""
+    pairs = (f'external_ids:"neutron:{key}"="{value}"' for key, value in values.items())
+    return ("set", "Logical_Switch_Port", port, *pairs)
