@@ -341,6 +341,19 @@ TestPorts = Ports.TestCase
 TestPorts.settings = settings(deadline=None, max_examples=examples(26), stateful_step_count=40)
 
 
+def test_one_version_takes_no_slot_of_the_other(registry: Registry) -> None:
+    for number in range(7):
+        learned(registry, number, now=number)
+    six = registry.learn(HERE, ADDRESSES6[0], 10)
+    assert six is not None
+    assert (six.slot, six.displaced) == (SLOT6 + 1, None)
+    for number, address_ in enumerate(ADDRESSES6):
+        registry.learn(HERE, address_, 20 + number)
+    assert registry.count_addresses() == {"4": 7, "6": 16}
+    new = learned(registry, 7, now=99)
+    assert (new.slot, new.displaced) == (0, ADDRESSES[0]), "though IPv6 was idle for less"
+
+
 def accepted(registry: Registry, found: Learned, now: float = 0.0) -> Learned:
     for change in (1, -1):
         registry.count_connections(HERE, found.slot, found.epoch, change, now)
