@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
 
+from os_ken.lib.packet.tcp import TCP_ACK, TCP_RST, TCP_SYN
+
 from dfmeta.apps.channel import Channel
 from dfmeta.errors import DfmetaError, PacketError
 from dfmeta.flows.flow import Output
@@ -22,7 +24,7 @@ from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import METADATA_PORT
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import HttpHost
-from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment
+from dfmeta.packets import Segment, parse_segment, write_segment
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import Event
 
@@ -154,7 +156,7 @@ class Probe:
         if event.ready() or (segment.destination_port, segment.acknowledgement) != expected:
             return
         event.send((segment.flags, whole))
-        if not segment.flags & FLAG_RST:
+        if not segment.flags & TCP_RST:
             # So no half-open connection stays in the listener's queue.
             self._send(
                 Segment(
@@ -164,7 +166,7 @@ class Probe:
                     segment.source_port,
                     segment.acknowledgement,
                     0,
-                    FLAG_RST,
+                    TCP_RST,
                 ),
                 tap,
             )
@@ -215,7 +217,7 @@ class Probe:
             to_port,
             secrets.randbits(32),
             0,
-            FLAG_SYN,
+            TCP_SYN,
         )
         event = Event()
         self._awaited = syn, tap, event
@@ -239,7 +241,7 @@ class Probe:
                 seconds=seconds,
             )
         flags, whole = answer
-        if flags & FLAG_RST or flags & (FLAG_SYN | FLAG_ACK) != FLAG_SYN | FLAG_ACK:
+        if flags & TCP_RST or flags & (TCP_SYN | TCP_ACK) != TCP_SYN | TCP_ACK:
             return Result(
                 answered=False,
                 cause=f"the host refuses a SYN to {where} on tap-metadata: no program listens "
