@@ -26,6 +26,7 @@ from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import HttpHost
 from dfmeta.packets import Segment, parse_segment, write_segment
 from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime.clock import CHECK_INTERVAL
 from dfmeta.runtime.threads import Event
 
 LOG = logging.getLogger(__name__)
@@ -33,9 +34,7 @@ LOG = logging.getLogger(__name__)
 TIMEOUT: Final = 2.0
 """Seconds that an answer may take; the SYN is sent again after half of them."""
 INTERVAL: Final = 10.0
-"""Seconds between two probes while probes are answered."""
-RETRY: Final = 1.0
-"""Seconds between two probes while probes are not answered."""
+"""Seconds between two probes while probes are answered; else one takes place at each check."""
 FAILURES: Final = 2
 """Number of consecutive probes without an answer after which the path counts as interrupted."""
 FROM_CONTROLLER: Final = 0xFFFFFFFD
@@ -178,12 +177,12 @@ class Probe:
             sent before that.
         """
         while True:
-            due = self._ended_at + (RETRY if self._failures else INTERVAL)
+            due = self._ended_at + (CHECK_INTERVAL if self._failures else INTERVAL)
             left = due - self._clock()
             if left <= 0 and ready():
                 self.ask()
             # The pause is short: a failure in another caller's probe makes the next one due sooner.
-            pause(min(max(left, RETRY / 4), RETRY))
+            pause(min(max(left, CHECK_INTERVAL / 4), CHECK_INTERVAL))
 
     def _note(self, result: Result) -> None:
         passed, self._ended_at = self.passes, self._clock()
