@@ -3,9 +3,8 @@
 # later, as root.
 #
 #   tools/setup.sh             the common requirements
-#   tools/setup.sh --neutron   also Neutron's Open vSwitch agent and OVN, which some tests run, and
-#                              systemd, whose analyzer checks dfmeta's units; it starts nothing
-#   tools/setup.sh --nova      also Nova, whose answers a test of the tier soak records
+#   tools/setup.sh --neutron   also Neutron, Nova and OVN, which some tests run, and systemd, whose
+#                              analyzer checks dfmeta's units; it starts nothing
 #   tools/setup.sh --real      also QEMU, mmdebstrap and, where the release has it, user-mode Linux,
 #                              for the machines of tools/real
 #   tools/setup.sh --containers
@@ -60,8 +59,10 @@ newest=sid
 # The last requests that opens the URL of a link-local address, as in Ubuntu 24.04, and Debian 13's,
 # which does not: their versions, and those of urllib3.
 requests=(2.31.0:2.0.7 2.32.3:2.3.0)
-neutron=neutron==29.0.0
-nova=nova==34.0.0
+# SQLite is no database for OVN's driver, which has threads.
+neutron=(neutron==29.0.0 psycopg2-binary==2.9.12)
+# Its metadata API runs under uWSGI, as devstack's.
+nova=(nova==34.0.0 pyuwsgi==2.0.30.post1)
 # Installs packages in a sixth of pip's time.
 uv=uv==0.13.9
 declare -A parts=() # name of each part beside -> its process, a process group
@@ -341,17 +342,17 @@ compile_cloud_init() {
     done
 }
 
-# environment REQUIREMENT: a virtual environment of its own, below .cache.
+# environment REQUIREMENT...: a virtual environment of its own, below .cache; the first is its name.
 environment() {
     local home=$cache/${1%%=*}
-    if [ "$(cat "$home/stamp" 2>/dev/null)" = "$1" ] && "$home/bin/python" -c '' 2>/dev/null; then
+    if [ "$(cat "$home/stamp" 2>/dev/null)" = "$*" ] && "$home/bin/python" -c '' 2>/dev/null; then
         return 0
     fi
-    say "Installing $1 in .cache/${1%%=*}"
+    say "Installing $* in .cache/${1%%=*}"
     quietly "$venv/bin/python" -m venv --clear --without-pip "$home" ||
         die "cannot make a virtual environment, see above"
-    packages "$home/bin/python" "$1" || die "pip install $1 failed, see above"
-    printf '%s\n' "$1" >"$home/stamp"
+    packages "$home/bin/python" "$@" || die "pip install $* failed, see above"
+    printf '%s\n' "$*" >"$home/stamp"
 }
 
 # unpack_programs FOLDER LAYOUT PACKAGE...: unpack packages, and install the libraries that they need.
@@ -438,8 +439,8 @@ user_mode_linux() {
 command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
 for part; do
     case $part in
-    --neutron | --nova | --real | --containers | --clients | --ovn | --bench) ;;
-    *) die "$part is not an option: use --neutron, --nova, --real, --containers, --clients, --ovn or --bench" ;;
+    --neutron | --real | --containers | --clients | --ovn | --bench) ;;
+    *) die "$part is not an option: use --neutron, --real, --containers, --clients, --ovn or --bench" ;;
     esac
 done
 mkdir -p "$cache"
@@ -453,10 +454,10 @@ virtualenv
 beside checkout checkout
 beside requests requests
 case " $* " in
-*" --neutron "* | *" --bench "*) beside neutron environment "$neutron" ;;
+*" --neutron "* | *" --bench "*) beside neutron environment "${neutron[@]}" ;;
 esac
 case " $* " in
-*" --nova "*) beside nova environment "$nova" ;;
+*" --neutron "*) beside nova environment "${nova[@]}" ;;
 esac
 [ "$(cat "$cache/root/layout" 2>/dev/null)" = "$layout" ] || unpack
 mapfile -t packages <"$cache/packages"
