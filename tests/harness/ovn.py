@@ -106,13 +106,14 @@ class Chassis(Closing):
     def __init__(self, host: OpenvSwitch, central: Central, *, name: str, address: str) -> None:
         """Start it, and wait for its flows.
 
-        :param name: the chassis' ``system-id``.
+        :param name: the chassis' ``system-id``, and Neutron's name of the host.
         :param address: of the tunnels' end on this host.
         """
         self.host, self.central, self.name = host, central, name
         self._process: subprocess.Popen[bytes] | None = None
         settings = {
             "system-id": name,
+            "hostname": name,
             "ovn-remote": central.remote,
             "ovn-encap-type": "geneve",
             "ovn-encap-ip": address,

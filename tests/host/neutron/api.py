@@ -7,6 +7,7 @@ There is no Keystone (``auth_strategy = noauth``): each request is an administra
 import contextlib
 import http.client
 import json
+import os
 import shutil
 import socket
 import sqlite3
@@ -17,6 +18,7 @@ from typing import Any, Self
 
 from tests.harness import netns
 from tests.harness.closing import Closing
+from tests.harness.ovs import UNPACKED
 from tests.harness.poll import wait_for
 from tests.host.neutron.agent import PYTHON
 
@@ -47,12 +49,16 @@ class NeutronServer(Closing):
     """The server; a context manager that ends it and deletes its database.
 
     :param namespace: where it listens; None: the namespace of the tests.
+    :param ovn: connection method of OVN's databases, which then bind the ports, and the URL of a
+        database for it; empty: an agent has to wire them.
     """
 
-    def __init__(self, namespace: netns.Namespace | None = None) -> None:
+    def __init__(
+        self, namespace: netns.Namespace | None = None, *, ovn: tuple[str, str] | tuple[()] = ()
+    ) -> None:
         if not PYTHON.exists():
             raise FileNotFoundError(f"no {PYTHON}: run tools/setup.sh --neutron")
-        self._namespace = namespace
+        self._namespace, self._ovn = namespace, ovn
         with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
             self._port = int(free.getsockname()[1])
         self.url = f"http://127.0.0.1:{self._port}"
@@ -63,12 +69,17 @@ class NeutronServer(Closing):
     def start(self) -> Self:
         """Start it, and wait until it answers."""
         program = str(Path(__file__).with_name("api_program.py"))
-        command = [program, str(self.folder), str(self._port)]
+        command = [program, str(self.folder), str(self._port), *self._ovn]
         spawn = self._namespace.spawn if self._namespace else netns.spawn
         with (self.folder / "log").open("ab") as log:
             self._process = spawn(
                 [str(PYTHON), "-I", *command],
-                env={"OSKEN_HUB_TYPE": "native"},
+                env={
+                    "OSKEN_HUB_TYPE": "native",
+                    # OVN's driver starts ovsdb-client, and its database compares times.
+                    "PATH": f"{UNPACKED}/usr/bin:{os.environ['PATH']}",
+                    "PGTZ": "UTC",
+                },
                 stdout=log,
                 stderr=log,
             )
@@ -78,7 +89,9 @@ class NeutronServer(Closing):
     def stop(self) -> None:
         """End it as a crash does; its database stays."""
         if self._process is not None:
-            netns.end(self._process)
+            # OVN's driver would end at SIGTERM only after its threads.
+            self._process.kill()
+            self._process.wait()
             self._process = None
 
     def close(self) -> None:

@@ -1,9 +1,11 @@
-"""A program: Neutron's own API server, with ML2 and the trunk plugin, on SQLite.
+"""A program: Neutron's own API server, with ML2 and the trunk plugin.
 
 It is run by the Python of the environment that tools/setup.sh makes for Neutron::
 
-    api_program.py FOLDER PORT
+    api_program.py FOLDER PORT [OVN URL]
 
+OVN is the connection method of OVN's databases, whose driver then binds the ports. It has threads
+of its own, for which SQLite is no database: URL is that of another.
 FOLDER has neutron.conf, whose paths are relative to it; :mod:`tests.host.neutron.api` writes it.
 The migrations do not run on SQLite, so that the tables are made from the models. One thread answers
 one request after the other.
@@ -26,6 +28,8 @@ from neutron_lib.db import api
 from neutron_lib.db.model_base import BASEV2
 
 DATABASE: Final = Path("neutron.db")
+URL: Final = f"sqlite:////proc/self/cwd/{DATABASE}"
+"""Absolute, as an engine demands, but one of each process."""
 HOSTS: Final = ("compute-1", "compute-2")
 CONF: Final = """\
 [DEFAULT]
@@ -44,17 +48,23 @@ dhcp_agent_notification = false
 # No messages of the hosts' agents arrive.
 agent_down_time = 1000000
 [database]
-# An engine has an absolute path, which is to be one of each process.
-connection = sqlite:////proc/self/cwd/{database}
+connection = {url}
 [oslo_concurrency]
 lock_path = lock
 [quotas]
 default_quota = -1
 [ml2]
-type_drivers = local,flat,vlan
-project_network_types = local
-mechanism_drivers = openvswitch
+type_drivers = local,flat,vlan,geneve
+project_network_types = {network}
+mechanism_drivers = {driver}
 extension_drivers = port_security
+[ml2_type_geneve]
+vni_ranges = 1:1000
+max_header_size = 38
+[ovn]
+ovn_nb_connection = {ovn}
+ovn_sb_connection = {ovn}
+ovn_metadata_enabled = true
 """
 
 
@@ -73,23 +83,28 @@ class Server(WSGIServer):
 
 def main() -> None:
     """Serve until killed."""
-    folder, port = sys.argv[1:]
+    folder, port, *ovn = sys.argv[1:]
     os.chdir(folder)
-    if not DATABASE.exists():
+    if ovn:
+        make_tables(ovn[1], agents=False)
+    elif not DATABASE.exists():
         new = DATABASE.with_suffix(".new")
-        make_tables(new)
+        make_tables(f"sqlite:///{new}")
         new.rename(DATABASE)
-    with make_server("127.0.0.1", int(port), load(), Server, Handler) as server:
+    with make_server("127.0.0.1", int(port), load(*ovn), Server, Handler) as server:
         server.serve_forever()
 
 
-def make_tables(place: Path) -> None:
-    """Make a database in which the hosts have agents: a binding without one is tried ten times."""
+def make_tables(url: str, *, agents: bool = True) -> None:
+    """Make the tables of a database.
+
+    :param agents: of the hosts, which OVN does without; a binding without one is tried ten times.
+    """
     importlib.import_module("neutron.db.migration.models.head")  # it has all tables
-    engine = sqlalchemy.create_engine(f"sqlite:///{place}")
+    engine = sqlalchemy.create_engine(url)
     BASEV2.metadata.create_all(engine)
     now = datetime.now(UTC)
-    agents = [
+    rows = [
         {
             "agent_type": "Open vSwitch agent",
             "binary": "neutron-openvswitch-agent",
@@ -104,25 +119,30 @@ def make_tables(place: Path) -> None:
             "configurations": "{}",
         }
         for host in HOSTS
+        if agents
     ]
     with engine.begin() as connection:
-        connection.execute(BASEV2.metadata.tables["agents"].insert(), agents)
+        if rows:
+            connection.execute(BASEV2.metadata.tables["agents"].insert(), rows)
     engine.dispose()
 
 
-def load() -> Any:
+def load(ovn: str = "", url: str = URL) -> Any:
     """Load the application, whose folder is the current one from now on.
 
     Each connection to SQLite reads the schema of all tables, and a request has up to ten sessions:
     they share connections. Messages for agents, for which objects are read again, are left out.
     """
-    Path("neutron.conf").write_text(CONF.format(prefix=sys.prefix, database=DATABASE))
+    network, driver = ("geneve", "ovn") if ovn else ("local", "openvswitch")
+    values = {"prefix": sys.prefix, "url": url, "network": network, "driver": driver, "ovn": ovn}
+    Path("neutron.conf").write_text(CONF.format(**values))
     os.environ["OS_NEUTRON_CONFIG_DIR"] = "."
     os.environ["OS_NEUTRON_CONFIG_FILES"] = "neutron.conf"
     del sys.argv[1:]
     with (
         mock.patch.object(sqlalchemy.pool, "NullPool", sqlalchemy.pool.QueuePool),
         mock.patch("neutron.plugins.ml2.ovo_rpc.OVOServerRpcInterface"),
+        mock.patch("neutron.common.wsgi_utils.get_api_worker_count", return_value=1),
     ):
         application = importlib.import_module("neutron.wsgi.api").application
         api.get_context_manager().writer.get_engine()
