@@ -26,6 +26,13 @@ from dfmeta.runtime.threads import Empty
 
 LOG = logging.getLogger(__name__)
 
+CHECK_INTERVAL: Final = 1.0
+"""Seconds between two checks of the number of dfmeta's flows."""
+FULL_CHECK_INTERVAL: Final = 30.0
+"""Seconds between two comparisons of all flows."""
+WITHDRAW_TIMEOUT: Final = 3.0
+"""Longest time in seconds for the removal of all flows after a failed start."""
+
 
 class ManagedBridge:
     """Keeps the flows of one bridge equal to the desired flows.
@@ -101,10 +108,10 @@ class ManagedBridge:
             self.reconciler.disconnected()
 
     def withdraw(self) -> None:
-        """Remove dfmeta's flows, with a time limit."""
+        """Remove dfmeta's flows, within :data:`WITHDRAW_TIMEOUT`."""
         self.reconciler.tap = None
         if self.channel.connected:
-            with threads.Timeout(clock.ANSWER_TIMEOUT, False), contextlib.suppress(DfmetaError):
+            with threads.Timeout(WITHDRAW_TIMEOUT, False), contextlib.suppress(DfmetaError):
                 self.reconciler.clear()
 
     def changed(self, endpoint: Endpoint) -> None:
@@ -131,7 +138,7 @@ class ManagedBridge:
         due = clock.now()
         while True:
             with contextlib.suppress(Empty):
-                self.reconciler.doubts.get(timeout=clock.CHECK_INTERVAL)
+                self.reconciler.doubts.get(timeout=CHECK_INTERVAL)
             each_turn()
             if not self.channel.connected or self.reconciler.tap is None:
                 continue
@@ -147,7 +154,7 @@ class ManagedBridge:
                         self.channel.bridge,
                     )
                 self.reconciler.reconcile_quietly()
-                due = clock.now() + clock.FULL_CHECK_INTERVAL
+                due = clock.now() + FULL_CHECK_INTERVAL
 
     def _note_connected(self, is_up: bool) -> None:
         metrics.BRIDGE_CONNECTED.labels(self._role).set(int(is_up))

@@ -56,6 +56,10 @@ BATCH = 100
 UNCONFIRMED = 4
 """Bundles of a reconcile that may be unconfirmed: os-ken's messages are large, and the switch has
 other work to do."""
+LATE = 10.0
+"""Seconds within which the switch reports a removal. It reports none that found no flow."""
+RECONCILE_POLL = 0.002
+"""Seconds between two checks whether a reconcile has finished."""
 
 ByKey = dict[Any, Flow]
 Remembered = tuple[Endpoint, int, GuestAddress]
@@ -177,11 +181,12 @@ class Reconciler:
         :raises NotConnectedError: when the connection was lost meanwhile.
         """
         deadline = clock.now() + timeout
-        threads.wait_until(lambda: self.confirmed or not self.channel.connected, timeout)
-        if not self.confirmed:
+        while not self.confirmed:
             if not self.channel.connected:
                 raise NotConnectedError(bridge=self.channel.bridge)
-            raise SwitchTimeoutError(what="a reconcile", seconds=timeout)
+            if clock.now() >= deadline:
+                raise SwitchTimeoutError(what="a reconcile", seconds=timeout)
+            threads.sleep(RECONCILE_POLL)
         pending = self._last.get(endpoint)
         if pending is not None:
             pending.wait(max(0.0, deadline - clock.now()))
@@ -220,7 +225,7 @@ class Reconciler:
             wire, tap, turns = self.channel.wire, self.tap, Turns()
             self._doubted = False
             self._overtaken = {}
-            oldest = clock.now() - CONFIRM_TIMEOUT
+            oldest = clock.now() - LATE
             self._removed_at = {k: at for k, at in self._removed_at.items() if at >= oldest}
             self._removed = True
             if self._pipeline.shows_numbers:
@@ -274,7 +279,7 @@ class Reconciler:
         one of ours later than it confirms the batch: the flow may have been added again by then.
         """
         key, endpoint = removed.match_key, read_address(removed, self._keys).endpoint
-        if clock.now() - self._removed_at.pop(key, -math.inf) <= CONFIRM_TIMEOUT:
+        if clock.now() - self._removed_at.pop(key, -math.inf) <= LATE:
             return False
         if endpoint is None:
             return key in self._fixed

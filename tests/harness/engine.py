@@ -17,7 +17,7 @@ class Behaviour:
     """Malformed requests of test_http_strict.py that the engine sends on as a clean one,
     and the number of requests on their connection that Nova gets then."""
     forwards: Mapping[str, int] = field(default_factory=dict)
-    """Ambiguous answers of test_nova.py that the engine forwards, and their status."""
+    """Ambiguous answers of test_http_strict.py that the engine forwards, and their status."""
     unnamed: frozenset[str] = frozenset()
     """Causes of failed requests to one of several hosts of Nova that the log may not name."""
     ends_idle_at_once: bool = True

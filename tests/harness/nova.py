@@ -129,16 +129,11 @@ class RecordingNova(OtherStore):
         """Return the number of requests since the start or :meth:`clear`."""
         return len(self._requests)
 
-    def accepted(self) -> int:
-        """Return the number of connections accepted since the start or :meth:`clear`."""
-        return self.connections
-
     def clear(self) -> None:
-        """Clear the recorded requests and the count of connections."""
+        """Clear the recorded requests."""
         with self.lock:
             self._requests.clear()
             self.asked.clear()
-            self.connections = 0
 
     # Faults
 
@@ -224,10 +219,10 @@ class RecordingNova(OtherStore):
             # Nova identifies no caller for this path.
             return 200, Document(body="\n".join([*nova_tree.EC2_VERSIONS, "latest"]).encode())
         instance_id, project_id, signature = (
-            headers.get(name, "")
+            headers.get(name)
             for name in ("x-instance-id", "x-tenant-id", "x-instance-id-signature")
         )
-        if not (instance_id and project_id and signature):
+        if instance_id is None or project_id is None or signature is None:
             return _refused(400)
         if self.signature(instance_id).encode() != signature.encode("latin-1"):
             return _refused(403)

@@ -1,4 +1,4 @@
-"""A real cloud-init boots: one data source and version of IP each, of the store and of Nova."""
+"""A real cloud-init boots: one data source and version of IP each, of the store."""
 
 import hashlib
 import re
@@ -14,10 +14,8 @@ from tests.harness.agent import Agent
 from tests.harness.cloudinit import OWN, RECENT, RECENT_WITHOUT_ZONES, Boot, Booting, Mode, Release
 from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import EC2_6, OPENSTACK6, Guest
-from tests.harness.nova import RecordingNova
-from tests.harness.ovs import OpenvSwitch
 from tests.host.e2e import shared
-from tests.host.e2e.support import KEY, NOVA_OPTIONS, Capture, packets, project_ids, put_nova
+from tests.host.e2e.support import KEY
 
 StartBoot = Callable[..., Booting]
 MakeGuest6 = Callable[..., Guest]
@@ -31,10 +29,6 @@ ZONE = "da11"
 ULA = "fd12:3456::5"
 SOURCES: dict[Mode, str] = {"NoCloud": "NoCloudNet", "OpenStack": "OpenStack", "Ec2": "Ec2"}
 """Mode → name of the data source in cloud-init's results."""
-CRAWL = 28
-"""Connections of cloud-init's OpenStack data source for an instance with a key."""
-STALL = 2
-"""SYNs that are sent again at most, after 1 s and 3 s, while the machine stands still once."""
 CANNOT_CONNECT = 7
 """curl's exit status for an address without a route."""
 
@@ -107,46 +101,6 @@ def test_a_guest_boots_with_all_that_its_document_has(
     assert boot.files[RAN].strip().partition(".")[0] == guest.name
     # EC2 has no vendor data.
     assert (VENDOR_RAN in boot.files) == (mode != "Ec2")
-
-
-@pytest.fixture
-def nova_agent(host: OpenvSwitch, agent: Agent, nova: RecordingNova) -> Iterator[Agent]:
-    """The daemon with Nova, whose answer was asked for by no guest yet."""
-    del nova
-    agent.stop()
-    with Agent(host, NOVA_OPTIONS) as agent_:
-        yield agent_.start()
-        agent_.stop()
-    agent.start()
-
-
-def test_a_whole_crawl_is_one_packet_in(
-    host: OpenvSwitch,
-    nova_agent: Agent,
-    nova: RecordingNova,
-    make_guest: MakeGuest,
-    cloud_init: StartBoot,
-) -> None:
-    guest = make_guest("web", ids=project_ids("web"))
-    put_nova(nova, guest, keys={"key-1": KEY}, user_data=USER_DATA.encode())
-    with Capture(host.namespace, guest.port) as capture:
-        boot = cloud_init(guest, files=[RAN]).finish()
-        syns = capture.syns()
-    assert boot.errors == [], boot.output + boot.log
-    assert (boot.datasource, boot.instance_id) == ("OpenStack", guest.instance_id)
-    assert boot.hostname.partition(".")[0] == guest.name
-    assert boot.authorized_keys.splitlines()[0] == KEY
-    assert boot.user_data == USER_DATA.encode()
-    assert boot.files[RAN].strip().partition(".")[0] == guest.name
-    connections = {syn.source_port for syn in syns}
-    assert len(connections) == CRAWL
-    # They come one after the other, so that a machine that stands still delays one of them.
-    again = packets(syns) - CRAWL
-    assert again <= STALL
-    assert len(nova.requests()) == CRAWL
-    assert 1 <= nova_agent.metric("dfmeta_packet_ins_total") <= 1 + again
-    # The way to Nova is kept open, unlike the guest's.
-    assert nova.accepted() == 1
 
 
 @dataclass(frozen=True, kw_only=True)

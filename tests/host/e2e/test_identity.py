@@ -21,7 +21,6 @@ from tests.harness.poll import wait_for
 
 PATH = "/latest/meta-data/hostname"
 PROJECT = "5f0c0a52b6f44d12a8a1e1a5e5f0c0a5"
-OTHER_PROJECT = "0ther0a52b6f44d12a8a1e1a5e5f0c0a"
 
 
 @pytest.fixture
@@ -89,27 +88,3 @@ def test_a_guest_waits_for_its_domain_to_appear(
     assert seen["instance_name"] == "late"
     assert set(seen["sources"].values()) == {"libvirt"}
     assert "project_id=libvirt" in agent.ctl("ports").stdout
-
-
-@pytest.mark.parametrize("backend", ["nova", "store"])
-def test_a_port_with_the_instance_of_another_project_gets_nothing(
-    backend: str,
-    make_agent: MakeAgent,
-    make_guest: MakeGuest,
-    nova: RecordingNova,
-    neutron: Neutron,
-    folder: Path,
-) -> None:
-    options = nova_options("ovsdb,neutron,store", folder)
-    options["df_metadata"]["backend"] = backend
-    agent = make_agent(options, start=False)
-    victim = known_to(nova, "victim")
-    agent.ctl("store", "put", victim, "--hostname", "victim", "--project", PROJECT)
-    agent.start()
-    guest = anonymous(make_guest, "thief")
-    neutron.put(neutron_harness.port(guest.ids.iface_id, victim, OTHER_PROJECT))
-    assert guest.curl(PATH).status == 404
-    assert row(agent, guest)["project"] == OTHER_PROJECT
-    honest = anonymous(make_guest, "honest")
-    neutron.put(neutron_harness.port(honest.ids.iface_id, victim, PROJECT))
-    assert honest.curl(PATH).text == "victim"

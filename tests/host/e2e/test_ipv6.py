@@ -12,7 +12,7 @@ from tests.harness.guest import EC2_6, OPENSTACK6, Guest, Reply
 from tests.harness.nova import RecordingNova
 from tests.harness.scheme import SIDE
 from tests.host.e2e import shared
-from tests.host.e2e.support import META_DATA, TWIN_MAC, asks_own, project_ids, put_nova, uuid_in
+from tests.host.e2e.support import project_ids, put_nova
 
 LOCAL_IPV4 = "/latest/meta-data/local-ipv4"
 """The recording Nova answers it with X-Forwarded-For."""
@@ -74,27 +74,3 @@ def test_a_guest_asks_either_service_from_any_of_its_addresses(agent: Agent, gue
         slot = SIDE.keys.number_of(key)
         assert slot is not None
         assert SIDE.keys.key_of(Endpoint(guest.ofport), slot) == key
-
-
-def test_twins_with_the_same_mac_and_addresses_get_their_own(
-    agent: Agent, nova: RecordingNova, make_guest: MakeGuest
-) -> None:
-    twins = [
-        make_guest(name, mac=TWIN_MAC, address6=[f"{ULA}/64"], ids=project_ids(name))
-        for name in ("left", "right")
-    ]
-    for twin in twins:
-        put_nova(nova, twin)
-    for _ in range(2):
-        for twin in twins:
-            asks_own(twin, host=OPENSTACK6)
-            asks_own(twin, host=EC2_6, source=ULA)
-    batches = [
-        (twin, twin.start_many(60, 10, path=META_DATA, host=host))
-        for twin in twins
-        for host in (OPENSTACK6, EC2_6)
-    ]
-    for twin, batch in batches:
-        samples = batch.samples()
-        assert [sample.error for sample in samples if sample.error] == []
-        assert {uuid_in(sample.body) for sample in samples} == {twin.instance_id}

@@ -12,7 +12,6 @@ from tests.harness.poll import wait_for
 from tests.host.e2e import shared
 from tests.host.e2e.support import (
     META_DATA,
-    PROJECT,
     SILENCE,
     TWIN_MAC,
     asks_own,
@@ -23,14 +22,6 @@ from tests.host.e2e.support import (
     read_all,
     uuid_in,
 )
-from tests.host.e2e.test_http_strict import OF_NOVA, OURS
-
-HOSTILE = [
-    *OURS.items(),
-    *((name.lower().replace("-", "_"), value) for name, value in OURS.items()),
-    *(("X-Real-IP", "192.0.2.66"), ("Forwarded", "for=192.0.2.66"), ("Via", "1.1 hostile")),
-    ("Connection", "X-Instance-ID, close"),
-]
 
 host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
 fresh_record = shared.fresh_record
@@ -40,39 +31,6 @@ def twins(make_guest: MakeGuest, *names: str, address: str = "10.0.0.5/24") -> l
     return [
         make_guest(name, address=address, mac=TWIN_MAC, ids=project_ids(name)) for name in names
     ]
-
-
-def test_nova_is_asked_for_the_right_one_of_two_guests_with_one_ip_and_mac(
-    agent: Agent, nova: RecordingNova, make_guest: MakeGuest
-) -> None:
-    both = twins(make_guest, "left", "right")
-    for guest in both:
-        put_nova(nova, guest)
-    batches = [guest.start_many(50, 50, headers=HOSTILE) for guest in both]
-    for guest, batch in zip(both, batches, strict=True):
-        samples = batch.samples()
-        assert [sample.error for sample in samples if sample.status != 200] == []
-        assert {uuid_in(sample.body) for sample in samples} == {guest.instance_id}
-        assert len(samples) == 50
-    requests = nova.requests()
-    assert [r.status for r in requests] == [200] * 100
-    instance_ids = [request.instance_id for request in requests]
-    assert {instance_id: instance_ids.count(instance_id) for instance_id in instance_ids} == {
-        guest.instance_id: 50 for guest in both
-    }
-    for request in requests:
-        assert request.instance_id is not None
-        assert request.header("X-Instance-ID-Signature") == nova.signature(request.instance_id)
-        assert request.header("X-Tenant-ID") == PROJECT
-        assert request.header("X-Forwarded-For") == "10.0.0.5"
-        assert {name.lower() for name, _ in request.headers} <= {*OF_NOVA, "accept"}
-        assert request.path == META_DATA
-        assert request.version == "HTTP/1.1"
-    # Fifty SYNs at once may come before the flows do; afterwards none does.
-    metric = agent.metric("dfmeta_packet_ins_total")
-    for guest in both:
-        asks_own(guest)
-    assert agent.metric("dfmeta_packet_ins_total") == metric
 
 
 def test_the_store_gives_two_guests_with_one_ip_and_mac_only_their_own() -> None:
