@@ -194,6 +194,8 @@ class Ends:
         ]
 
     def _keep(self, value: int) -> CallResult:
+        if value < 0:
+            raise PermissionError(value)
         self.values.append(value)
         return CallResult(value, BYTE_LINES[:value])
 
@@ -247,6 +249,12 @@ def test_call_of_another_function_or_with_other_types_ends_the_pipe(
     with pytest.raises((KeyError, TypeError)):
         ends.threads[0].wait()
     assert (ends.values, ends.far.closed) == ([], True)
+
+
+def test_an_error_of_the_operating_system_in_a_function_is_not_lost(ends: Ends) -> None:
+    assert ends.near.call("keep", -1) is None
+    with pytest.raises(PermissionError):
+        ends.threads[0].wait()
 
 
 def test_a_part_of_a_message_waits_for_the_rest(ends: Ends) -> None:

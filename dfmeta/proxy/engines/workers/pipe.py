@@ -139,10 +139,8 @@ class Pipe:
         self._functions = functions
         self._reading = True
         try:
-            while piece := self._sock.recv(PIECE):
+            while piece := _received(self._sock, PIECE):
                 self._take(piece)
-        except OSError:
-            return
         finally:
             self._reading = False
             self.close()
@@ -155,10 +153,9 @@ class Pipe:
         """
         if not self._functions or self._handling or self.closed:
             return
-        with contextlib.suppress(OSError):
-            # The underlying socket: the green one would wait.
-            while piece := self._sock.fd.recv(LOOK):
-                self._take(piece)
+        # The underlying socket: the green one would wait.
+        while piece := _received(self._sock.fd, LOOK):
+            self._take(piece)
 
     def close(self) -> None:
         """Close this end; pending calls of :meth:`call` return None."""
@@ -246,6 +243,14 @@ class Pipe:
     def _close_unless_waited_for(self) -> None:
         if not (self._reading or self._writing):
             self._sock.close()
+
+
+def _received(sock: Any, size: int) -> bytes:
+    """Return what was received; empty at the end, after an error, and where it would block."""
+    piece = b""
+    with contextlib.suppress(OSError):
+        piece = sock.recv(size)
+    return piece
 
 
 def _json_value(value: Any) -> Any:
