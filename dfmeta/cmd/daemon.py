@@ -350,6 +350,7 @@ class Daemon:
         notify(os.environ, "STOPPING=1")
         if self.parts.engine is not None:
             self.parts.engine.stop(self._signals.grace)
+        self.parts.tap.listeners.leave()
         self.parts.save(now=True)
         self.parts.watcher.stop()
 

@@ -8,11 +8,13 @@ for IPv6 exists also while IPv6 is switched off there.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import Container, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
+from dfmeta.cmd.holder import take_down
 from dfmeta.cmd.keepers import Keeper
 from dfmeta.errors import HostError, StartError
 from dfmeta.http.sockets import (
@@ -167,6 +169,15 @@ class GuestListeners:
         kept = self._numbers(without=self._elsewhere)
         if kept:
             self._keeper.ensure_kept(kept)
+
+    def leave(self) -> None:
+        """Take the device down if no keeper outlives this process: it is process 1 of a container.
+
+        Its holder ends with it, and no runtime passes descriptors on to systemd's store. The host
+        would refuse guests; they repeat what a device that is down drops.
+        """
+        if os.getpid() == 1 and self._numbers(without=self._elsewhere):
+            take_down(self._group.metadata_interface)
 
     def close_former(self) -> None:
         """Close the listeners of an earlier run that are not used.
