@@ -8,7 +8,8 @@
 #   tools/setup.sh --real      also QEMU, mmdebstrap and, where the release has it, user-mode Linux,
 #                              for the machines of tools/real
 #   tools/setup.sh --containers
-#                              also podman, containerd and dockerd, for the tests of dfmeta-cni
+#                              also podman, containerd and dockerd, for the tests of dfmeta-cni, and
+#                              mmdebstrap, for that of the image
 #   tools/setup.sh --clients   also the clients of metadata that tools/soak runs: cloud-init of Debian's
 #                              newest release, cloudbase-init, os-collect-config, Ignition, the SDK of
 #                              JavaScript, a JDK and Go
@@ -390,6 +391,7 @@ bench() { unpack_programs "$cache/bench" "$bench_layout" nginx wrk containernetw
 # Programs that the tests start in the namespaces of a VM, and a program for containers.
 containers() {
     local version
+    install debian-archive-keyring mmdebstrap
     unpack_programs "$cache/containers" "$containers_layout" \
         podman conmon crun netavark containerd runc docker.io busybox-static
     version=$("$cache/containers/usr/lib/podman/netavark" --version)

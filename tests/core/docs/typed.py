@@ -50,6 +50,7 @@ NOT_TYPED: Mapping[str, str] = {
     r"python3 -m build": "tests/soak/e2e/test_packages.py builds, without a network",
     r"python3 -m venv \S+": "tests/soak/e2e/test_packages.py makes one, without a network",
     r"\S+/bin/pip install \S+": "tests/soak/e2e/test_packages.py installs, without a network",
+    r"(mmdebstrap|podman) .*": "tests/soak/e2e/test_image.py runs it, on the image",
     r"psql .*": "tests/host/docs/test_migrate_hollow.py sends its statements to PostgreSQL",
     r"curl .* https://OLD/.*": "hollow-metadataservice does not run in a test",
     r"udevadm .*|ls -l /dev/disk/by-role": "test_tag_devices.py has udev and devices",

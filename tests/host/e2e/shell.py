@@ -168,7 +168,7 @@ class Shell:
         shutil.copytree(self.folder / "bin", place / "bin")
         share = place / "share/dfmeta"
         share.mkdir(parents=True)
-        for folder in ("systemd", "sysusers.d"):
+        for folder in ("container", "systemd", "sysusers.d"):
             (share / folder).symlink_to(ROOT / "etc" / folder)
         (share / "dfmeta.conf.sample").symlink_to(ROOT / "etc/dfmeta/dfmeta.conf.sample")
 

@@ -229,7 +229,7 @@ default_network = "pods"
     programs: ClassVar[Path] = UNPACKED / "usr/bin"
 
     def _start(self) -> None:
-        text = _CONTAINERS_CONF.format(programs=self.programs, backend=self.backend)
+        text = CONTAINERS_CONF.format(programs=self.programs, backend=self.backend)
         self.write("/etc/containers.conf", text)
         storage = 'driver = "vfs"\ngraphroot = "/var/lib/storage"\nrunroot = "/run/storage"\n'
         self.write("/etc/storage.conf", f"[storage]\n{storage}")
@@ -282,7 +282,7 @@ netavark_plugin_dirs = ["/opt/netavark"]
         return super().command("env", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", *words)
 
 
-_CONTAINERS_CONF = """
+CONTAINERS_CONF = """
 [network]
 {backend}
 [engine]
