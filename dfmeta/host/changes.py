@@ -6,32 +6,25 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pyroute2.netlink import rtnl
+from pyroute2.netlink.rtnl.rtmsg import RT_SCOPE_LINK
+
+from dfmeta.host.rules import header_table
 from dfmeta.runtime.socket_filter import DROP, PASS, Instruction, attach, load, when
 from dfmeta.runtime.threads import original
 
 _socket = original("socket")
 """Not patched by eventlet: no call here waits."""
+_RULES: Final = rtnl.RTMGRP_IPV4_RULE | rtnl.RTMGRP_IPV6_RULE
 _GROUPS: Final = (
-    (1 << 0 | 1 << 2)  # RTMGRP_LINK, RTMGRP_NEIGH
-    | (1 << 4 | 1 << 6 | 1 << 7)  # RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV4_RULE
-    | (1 << 8 | 1 << 10 | 1 << 11)  # RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE, RTMGRP_IPV6_IFINFO
-    | 1 << 18  # RTNLGRP_IPV6_RULE
+    (rtnl.RTMGRP_LINK | rtnl.RTMGRP_NEIGH | rtnl.RTMGRP_IPV6_IFINFO | _RULES)
+    | (rtnl.RTMGRP_IPV4_IFADDR | rtnl.RTMGRP_IPV6_IFADDR)
+    | (rtnl.RTMGRP_IPV4_ROUTE | rtnl.RTMGRP_IPV6_ROUTE)
 )
-"""Multicast groups of linux/rtnetlink.h. A kernel without IPv6 accepts all of them."""
-_RULE_GROUPS: Final = 1 << 7 | 1 << 18
-_NEW_RULE: Final = 32
-"""RTM_NEWRULE."""
-_OF_DEVICES: Final = (16, 17, 28, 29)
-"""RTM_NEWLINK, RTM_DELLINK, RTM_NEWNEIGH and RTM_DELNEIGH of linux/rtnetlink.h."""
-_ADDRESSES: Final = (20, 21)
-"""RTM_NEWADDR and RTM_DELADDR."""
-_ROUTES: Final = (24, 25)
-"""RTM_NEWROUTE and RTM_DELROUTE."""
-_MOST: Final = 255
-_COMPAT: Final = 252
-"""RT_TABLE_COMPAT: stands for all tables above 255 in the byte of a route's message."""
-_OF_LINK: Final = 253
-"""RT_SCOPE_LINK."""
+"""Multicast groups. A kernel without IPv6 accepts all of them."""
+_OF_DEVICES: Final = (rtnl.RTM_NEWLINK, rtnl.RTM_DELLINK, rtnl.RTM_NEWNEIGH, rtnl.RTM_DELNEIGH)
+_ADDRESSES: Final = (rtnl.RTM_NEWADDR, rtnl.RTM_DELADDR)
+_ROUTES: Final = (rtnl.RTM_NEWROUTE, rtnl.RTM_DELROUTE)
 _TYPE, _FAMILY, _DST_LEN, _SCOPE, _INDEX, _TABLE = 4, 16, 17, 19, 20, 20
 """Offsets in a message: struct nlmsghdr, then struct ifinfomsg, ndmsg, ifaddrmsg, rtmsg or
 fib_rule_hdr."""
@@ -55,7 +48,7 @@ class KernelChanges:
     """
 
     def __init__(self, table: int) -> None:
-        self._table = table if table <= _MOST else _COMPAT
+        self._table = header_table(table)
         self._index = 0
         """Index of the device in the filter; 0: none yet."""
         self._sock: Any = None
@@ -98,8 +91,8 @@ class NewRules:
         :raises OSError: when there is no free descriptor for it.
         """
         of_kind = [load(1, _DST_LEN), *when([0], [PASS]), DROP]
-        program = [load(2, _TYPE), *when([socket.htons(_NEW_RULE)], of_kind), DROP]
-        self._sock = _open(_RULE_GROUPS, program)
+        program = [load(2, _TYPE), *when([socket.htons(rtnl.RTM_NEWRULE)], of_kind), DROP]
+        self._sock = _open(_RULES, program)
 
     def fileno(self) -> int:
         """Return the descriptor, which is readable when there is a new rule."""
@@ -145,7 +138,7 @@ def _filter(index: int, table: int) -> list[Instruction]:
     # Netlink's numbers are in the byte order of the host.
     of_device = [load(4, _INDEX), *when([socket.htonl(index)], [PASS]), DROP]
     of_table = [load(1, _TABLE), *when([table], [PASS]), DROP]
-    of_link = [load(1, _SCOPE), *when([_OF_LINK], of_device), PASS]
+    of_link = [load(1, _SCOPE), *when([RT_SCOPE_LINK], of_device), PASS]
     return [
         load(2, _TYPE),
         *when([socket.htons(number) for number in _OF_DEVICES], of_device),

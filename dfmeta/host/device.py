@@ -10,17 +10,15 @@ import struct
 from ipaddress import IPv4Address
 from pathlib import Path
 
+from pyroute2.ethtool.ioctl import ETHTOOL_GTXCSUM, ETHTOOL_STXCSUM, SIOCETHTOOL
+from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP
+
 from dfmeta.errors import HostError
 
 SIOCGIFCONF = 0x8912
 SIOCGIFFLAGS = 0x8913
-IFF_UP = 0x1
-"""linux/if.h; see netdevice(7)."""
-SIOCETHTOOL = 0x8946
-ETHTOOL_GTXCSUM = 0x00000016
-"""linux/ethtool.h; ethtool(8) ``-k`` shows it as tx-checksumming."""
-ETHTOOL_STXCSUM = 0x00000017
 ETHTOOL_GDRVINFO = 0x00000003
+"""linux/sockios.h and linux/ethtool.h; Python and pyroute2 do not have them."""
 _IFREQ = struct.Struct("16sP")
 _IFREQ_FLAGS = struct.Struct("16sH22x")
 _VALUE = struct.Struct("II")
@@ -29,9 +27,6 @@ _DRIVER = struct.Struct("I32s160x")
 _IFCONF = struct.Struct("iP")
 _ADDRESS = struct.Struct(f"20x4s{2 * struct.calcsize('L')}x")
 """A ``struct ifreq`` of SIOCGIFCONF (linux/if.h): a label, and a ``sockaddr_in`` in a union."""
-_ROOM = 64
-"""Number of addresses that may be added between the query of their number and the query of the
-addresses."""
 
 ARP_IGNORE = Path("/proc/sys/net/ipv4/conf/all/arp_ignore")
 RAISED = 1
@@ -71,6 +66,8 @@ def disable_tx_checksum(device: str) -> bool:
 def tx_checksum(device: str, command: int = ETHTOOL_GTXCSUM) -> bool:
     """Return whether TX checksum offload is on, or turn it off, as *command* requests.
 
+    ethtool(8) ``-k`` shows it as tx-checksumming.
+
     :raises OSError: when the kernel refuses.
     """
     value = bytearray(_VALUE.pack(command, 0))
@@ -100,7 +97,8 @@ def held_addresses() -> frozenset[IPv4Address]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         while True:
             answer = fcntl.ioctl(sock, SIOCGIFCONF, _IFCONF.pack(0, 0))
-            records = bytearray(_IFCONF.unpack(answer)[0] + _ROOM * _ADDRESS.size)
+            # Room for one more shows whether others were added in the meantime.
+            records = bytearray(_IFCONF.unpack(answer)[0] + _ADDRESS.size)
             request = _IFCONF.pack(len(records), _address_of(records))
             length = _IFCONF.unpack(fcntl.ioctl(sock, SIOCGIFCONF, request))[0]
             if length < len(records):

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl.ifinfmsg import IFF_LOWER_UP, IFF_UP
 
 from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV4, Family
@@ -29,8 +30,6 @@ from dfmeta.host.rules import Rule
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint
 
-_IFF_UP = 0x1
-_IFF_LOWER_UP = 0x10000
 _NET = Path("/proc/sys/net")
 
 
@@ -125,8 +124,8 @@ def read_host(
             rules = rtnl.rules(family.af)
             plan = wanted.plan(rules)
             return HostFacts(
-                up=bool(flags & _IFF_UP) if index else None,
-                carrier=bool(flags & _IFF_LOWER_UP),
+                up=bool(flags & IFF_UP) if index else None,
+                carrier=bool(flags & IFF_LOWER_UP),
                 addresses=_addresses(addresses, names),
                 rules=tuple(_rules(wanted, rules)),
                 contender=str(plan.contender or ""),

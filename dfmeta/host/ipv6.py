@@ -27,7 +27,6 @@ MTU_MIN: Final = 1280
 _ADDRESSES: Final = Path("/proc/thread-self/net/if_inet6")
 """One line for each address: address, index, prefix length, scope and flags, all hexadecimal, and
 the name of the device (Linux, net/ipv6/addrconf.c). Missing while the kernel has no IPv6."""
-_SCOPE_LINK: Final = 0x20
 _SIOCGIFMTU: Final = 0x8921
 _IFREQ: Final = struct.Struct("16si20x")
 
@@ -47,8 +46,7 @@ class HeldAddress:
 
     device: str
     address: IPv6Address
-    of_link: bool
-    """Whether its scope is the link."""
+    prefix_length: int
 
 
 def in_kernel() -> bool:
@@ -109,8 +107,8 @@ def held() -> Iterator[HeldAddress]:
     except FileNotFoundError:
         return
     for line in lines:
-        address, _index, _length, scope, _flags, device = line.split()
-        yield HeldAddress(device, IPv6Address(int(address, 16)), int(scope, 16) == _SCOPE_LINK)
+        address, _index, length, _scope, _flags, device = line.split()
+        yield HeldAddress(device, IPv6Address(int(address, 16)), int(length, 16))
 
 
 def _lack_of_kernel() -> Lack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -17,7 +18,6 @@ PROC: Final = Path("/proc")
 _LISTEN: Final = "0A"
 _ESTABLISHED: Final = "01"
 """TCP_LISTEN and TCP_ESTABLISHED (Linux, include/net/tcp_states.h)."""
-_WORD: Final = 4
 _SOCKET: Final = "socket:["
 
 Place = tuple[IPv4Address | IPv6Address, int]
@@ -120,10 +120,8 @@ def _place(text: str) -> Place:
 
 def _address(text: str) -> IPv4Address | IPv6Address:
     """Parse 32-bit words, each in the machine's byte order (Linux, net/ipv4/tcp_ipv4.c)."""
-    raw = bytes.fromhex(text)
-    words = [socket.ntohl(int.from_bytes(raw[at : at + _WORD])) for at in range(0, len(raw), _WORD)]
-    packed = b"".join(word.to_bytes(_WORD) for word in words)
-    return IPv4Address(packed) if len(packed) == _WORD else IPv6Address(packed)
+    words = struct.iter_unpack(">I", bytes.fromhex(text))
+    return ip_address(b"".join(struct.pack("=I", *word) for word in words))
 
 
 def _addresses(name: str) -> Iterator[IPv4Address | IPv6Address]:

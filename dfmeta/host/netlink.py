@@ -34,13 +34,16 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NODAD, IFA_F_NOPREFIXROUTE
+from pyroute2.netlink.rtnl.ndmsg import NUD_PERMANENT
+from pyroute2.netlink.rtnl.rtmsg import RTNH_F_ONLINK
 
 from dfmeta.errors import HostError
 from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.host import ipv6
 from dfmeta.host.device import held_addresses, is_up
 from dfmeta.host.rtnetlink import Rtnetlink
-from dfmeta.host.rules import Packets, Rule, RulePlan, plan_of
+from dfmeta.host.rules import MAIN_TABLE, Packets, Rule, RulePlan, plan_of
 from dfmeta.identity.key import NEXT_HOP, NEXT_HOP_MAC
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import Backoff
@@ -50,8 +53,6 @@ LOG = logging.getLogger(__name__)
 RULE_FROM = 32764
 RULE_OIF = 32765
 """Priorities of our two rules; the specification shows the second."""
-MAIN_TABLE = 254
-"""RT_TABLE_MAIN of linux/rtnetlink.h."""
 MOVE_FIRST: Final = 0.004
 MOVE_MOST: Final = 300.0
 """Seconds of the first pause between two moves of the rules, and of the longest. The program of a
@@ -60,19 +61,11 @@ QUARREL: Final = 1.0
 """Seconds of a pause from which on it is logged that another program's rule comes first."""
 CALM: Final = 60.0
 """Seconds after the last pause until the rules move back to their own priorities."""
-_ONLINK = 4
-"""RTNH_F_ONLINK of linux/rtnetlink.h: the next hop needs no other route."""
 ROUTE_MTU = ipv6.MTU_MIN
 """Largest packet to a guest in bytes. Smaller links than tap-metadata's may follow behind a guest's
 port, such as a container's behind a VM on an overlay network, and no ICMP error of them reaches the
 host. Every link of IPv6 has this size. ovs-vswitchd's userspace datapath takes 5 % more CPU time
 for a large answer than with 1500."""
-_PERMANENT = 0x80
-"""NUD_PERMANENT of linux/neighbour.h."""
-_LINK_BITS = 64
-"""Prefix length of the link-local addresses that Linux generates."""
-_IFA_FLAGS = 0x02 | 0x200
-"""IFA_F_NODAD and IFA_F_NOPREFIXROUTE of linux/if_addr.h."""
 _ABSENT: Final = frozenset({errno.ENOENT, errno.ESRCH, errno.EADDRNOTAVAIL, errno.ENODEV})
 """Errors for an object that does not exist: a rule, table or neighbour; a route; an address; any
 object of a device that was removed at that moment."""
@@ -137,13 +130,14 @@ class WantedSide:
 
     def route(self, index: int) -> KernelObject:
         """Return the route through the device with *index*."""
+        # RTNH_F_ONLINK: the next hop needs no other route.
         # Without a family the kernel answers EOPNOTSUPP to a default route of link scope.
         to = "default" if self.network is None else str(self.network)
         return KernelObject(
             "route",
             self.name_of(f"route in table {self.route_table}"),
             {"dst": to, "oif": index, "table": self.route_table, "family": self.family.af},
-            {"gateway": self.next_hop, "flags": _ONLINK, "mtu": ROUTE_MTU},
+            {"gateway": self.next_hop, "flags": RTNH_F_ONLINK, "mtu": ROUTE_MTU},
         )
 
     def neighbour(self, index: int) -> KernelObject:
@@ -155,7 +149,7 @@ class WantedSide:
         """Return the address of the device with *index*."""
         name, bits = str(self.address), self.family.bits
         key = {"index": index, "address": name, "prefixlen": bits, "family": self.family.af}
-        flags = _IFA_FLAGS if self.family is IPV6 else 0
+        flags = IFA_F_NODAD | IFA_F_NOPREFIXROUTE if self.family is IPV6 else 0
         return KernelObject("addr", f"address {name}/{bits}", key, {"flags": flags})
 
     def objects(self, index: int) -> tuple[KernelObject, KernelObject, KernelObject]:
@@ -315,9 +309,9 @@ class HostSide:
         if self.wanted.family is not IPV6:
             return
         for entry in ipv6.held():
-            if entry.of_link and entry.device == self.wanted.device:
+            if entry.address.is_link_local and entry.device == self.wanted.device:
                 key = self.wanted.address_of(index).key
-                key = {**key, "address": str(entry.address), "prefixlen": _LINK_BITS}
+                key = {**key, "address": str(entry.address), "prefixlen": entry.prefix_length}
                 yield self._drop(ipr, KernelObject("addr", f"no address {entry.address}", key))
 
     def _ensure_address(self, ipr: Rtnetlink, index: int) -> str:
@@ -533,4 +527,4 @@ def has_next_hop(
         if error.code == errno.ENOENT:
             return False
         raise
-    return bool(entry.get_attr("NDA_LLADDR") == NEXT_HOP_MAC and entry["state"] == _PERMANENT)
+    return bool(entry.get_attr("NDA_LLADDR") == NEXT_HOP_MAC and entry["state"] == NUD_PERMANENT)

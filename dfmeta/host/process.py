@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pwd
 import re
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 PROC: Final = Path("/proc")
-_ROOM: Final = 1 << 16
 _UIDS: Final = re.compile(rb"^Uid:((?:\t[0-9]+){4})$", re.MULTILINE)
 _PROGRAM_NAME: Final = b"dfmeta"
 _WORKER: Final = b"dfmeta.cmd.worker"
@@ -275,9 +275,9 @@ def _bytes(path: str) -> bytes:
     """Return what a file has, with the calls that this needs: a host has thousands of processes."""
     file = os.open(path, os.O_RDONLY)
     try:
-        content = part = os.read(file, _ROOM)
+        content = part = os.read(file, io.DEFAULT_BUFFER_SIZE)
         while part:
-            part = os.read(file, _ROOM)
+            part = os.read(file, io.DEFAULT_BUFFER_SIZE)
             content += part
     finally:
         os.close(file)

@@ -15,39 +15,29 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final, Self
 
+from pyroute2 import netlink
+from pyroute2.netlink import rtnl
 from pyroute2.netlink.exceptions import NetlinkError
-from pyroute2.netlink.rtnl.fibmsg import fibmsg
+from pyroute2.netlink.rtnl.fibmsg import FR_ACT_TO_TBL, fibmsg
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
-from pyroute2.netlink.rtnl.ndmsg import ndmsg
+from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import NUD_PERMANENT, ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from dfmeta.host.rules import Rule
+from dfmeta.host.rules import Rule, header_table
 
-_DUMP: Final = 0x300
-"""NLM_F_DUMP: the request of a list."""
 _HEADER: Final = struct.Struct("=IHHII")
 """struct nlmsghdr (netlink(7)): length, type, flags, sequence number, port id."""
 _CODE: Final = struct.Struct("=i")
 """Error at the beginning of an answer without a message, negative; 0 for an acknowledgement."""
-_REQUEST, _ACK, _INTERRUPTED = 0x1, 0x4, 0x10
-_ERROR, _DONE = 2, 3
-"""Types of messages of netlink itself."""
 _ROOM: Final = 1 << 16
 """Bytes for an answer; the kernel sends at most half of it at once."""
-_SOL_NETLINK, _GET_STRICT_CHK = 270, 12
-_CREATE: Final = {"add": 0x600, "replace": 0x500}
-"""NLM_F_CREATE, with NLM_F_EXCL or NLM_F_REPLACE."""
-_LINK, _ADDRESS, _ROUTE, _NEIGHBOUR, _RULE = 16, 20, 24, 28, 32
-"""RTM_NEW...; the next number is RTM_DEL..., and the one after it RTM_GET... ."""
+_CREATE: Final = {
+    "add": netlink.NLM_F_CREATE | netlink.NLM_F_EXCL,
+    "replace": netlink.NLM_F_CREATE | netlink.NLM_F_REPLACE,
+}
 _TRIES: Final = 5
 """Reads of a list that changes meanwhile."""
-_MOST_TABLE, _COMPAT = 255, 252
-"""The largest table in a message's own byte, and RT_TABLE_COMPAT for the others."""
-_UP: Final = 1
-"""IFF_UP."""
-_STATIC, _UNICAST, _TO_TABLE, _PERMANENT = 4, 1, 1, 0x80
-"""RTPROT_STATIC, RTN_UNICAST, FR_ACT_TO_TBL, NUD_PERMANENT."""
 
 
 class Rtnetlink:
@@ -67,7 +57,7 @@ class Rtnetlink:
         self._sock = _open()
         try:
             self._sock.bind((0, 0))
-            self._sock.setsockopt(_SOL_NETLINK, _GET_STRICT_CHK, 1)
+            self._sock.setsockopt(netlink.SOL_NETLINK, netlink.NETLINK_GET_STRICT_CHK, 1)
         except BaseException:
             self._sock.close()
             raise
@@ -80,14 +70,14 @@ class Rtnetlink:
 
     def links(self) -> list[Any]:
         """Return all devices."""
-        return self._list(_LINK, ifinfmsg())
+        return self._list(rtnl.RTM_NEWLINK, ifinfmsg())
 
     def link(self, command: str, *, index: int) -> None:
         """Set a device ``up`` or ``down``."""
         message = ifinfmsg()
-        message["index"], message["change"] = index, _UP
-        message["flags"] = _UP if command == "up" else 0
-        self._ask(_LINK, 0, message)
+        message["index"], message["change"] = index, IFF_UP
+        message["flags"] = IFF_UP if command == "up" else 0
+        self._ask(rtnl.RTM_NEWLINK, 0, message)
 
     def addresses(self, family: int, *, index: int = 0) -> list[Any]:
         """Return all addresses of a family.
@@ -96,7 +86,7 @@ class Rtnetlink:
         """
         message = ifaddrmsg()
         message["family"], message["index"] = family, index
-        return self._list(_ADDRESS, message)
+        return self._list(rtnl.RTM_NEWADDR, message)
 
     def addr(
         self,
@@ -119,7 +109,7 @@ class Rtnetlink:
             message["attrs"].append(("IFA_LOCAL", address))
         if flags:
             message["attrs"].append(("IFA_FLAGS", flags))
-        self._change(_ADDRESS, command, message)
+        self._change(rtnl.RTM_NEWADDR, command, message)
 
     def neigh(
         self, command: str, *, ifindex: int, dst: str, family: int, lladdr: str = ""
@@ -132,11 +122,11 @@ class Rtnetlink:
         message["family"], message["ifindex"] = family, ifindex
         message["attrs"] = [("NDA_DST", dst)]
         if command == "get":
-            return self._ask(_NEIGHBOUR + 2, 0, message)
-        message["state"] = _PERMANENT
+            return self._ask(rtnl.RTM_GETNEIGH, 0, message)
+        message["state"] = NUD_PERMANENT
         if lladdr:
             message["attrs"].append(("NDA_LLADDR", lladdr))
-        return self._change(_NEIGHBOUR, command, message)
+        return self._change(rtnl.RTM_NEWNEIGH, command, message)
 
     def route(
         self,
@@ -159,7 +149,7 @@ class Rtnetlink:
         """
         message = rtmsg()
         message["family"], message["flags"] = family, flags
-        message["table"] = table if table <= _MOST_TABLE else _COMPAT
+        message["table"] = header_table(table)
         attributes: list[tuple[str, Any]] = [("RTA_OIF", oif), ("RTA_TABLE", table)]
         if dst != "default":
             network, _, length = dst.partition("/")
@@ -171,10 +161,10 @@ class Rtnetlink:
             attributes.append(("RTA_METRICS", {"attrs": [("RTAX_MTU", mtu)]}))
         message["attrs"] = attributes
         if command == "list":
-            return self._list(_ROUTE, message)
+            return self._list(rtnl.RTM_NEWROUTE, message)
         if command in _CREATE:
-            message["proto"], message["type"] = _STATIC, _UNICAST
-        return self._change(_ROUTE, command, message)
+            message["proto"], message["type"] = rtnl.rt_proto["static"], rtnl.rt_type["unicast"]
+        return self._change(rtnl.RTM_NEWROUTE, command, message)
 
     def route_to(self, dst: str, *, src: str, family: int) -> Any:
         """Return the route that the kernel takes from *src* to *dst*, as ``ip route get`` does."""
@@ -182,7 +172,7 @@ class Rtnetlink:
         bits = 32 if family == socket.AF_INET else 128
         message["family"], message["dst_len"], message["src_len"] = family, bits, bits
         message["attrs"] = [("RTA_DST", dst), ("RTA_SRC", src)]
-        (route,) = self._ask(_ROUTE + 2, 0, message)
+        (route,) = self._ask(rtnl.RTM_GETROUTE, 0, message)
         return route
 
     def rule(
@@ -202,8 +192,8 @@ class Rtnetlink:
         :param dst: a network; empty: any.
         """
         message = fibmsg()
-        message["family"], message["src_len"], message["action"] = family, src_len, _TO_TABLE
-        message["table"] = table if table <= _MOST_TABLE else _COMPAT
+        message["family"], message["src_len"], message["action"] = family, src_len, FR_ACT_TO_TBL
+        message["table"] = header_table(table)
         attributes: list[tuple[str, Any]] = [("FRA_PRIORITY", priority)]
         if src:
             attributes.append(("FRA_SRC", src))
@@ -214,13 +204,13 @@ class Rtnetlink:
         if oifname:
             attributes.append(("FRA_OIFNAME", oifname))
         message["attrs"] = [*attributes, ("FRA_TABLE", table)]
-        self._change(_RULE, command, message)
+        self._change(rtnl.RTM_NEWRULE, command, message)
 
     def rules(self, family: int) -> list[Rule]:
         """Return all rules of a family, in the kernel's order."""
         message = fibmsg()
         message["family"] = family
-        return self._list(_RULE, message, Rule)
+        return self._list(rtnl.RTM_NEWRULE, message, Rule)
 
     def _change(self, kind: int, command: str, message: Any) -> list[Any]:
         if command in _CREATE:
@@ -230,8 +220,8 @@ class Rtnetlink:
     def _list(self, kind: int, message: Any, answer: type[Any] | None = None) -> list[Any]:
         for _ in range(_TRIES - 1):
             with contextlib.suppress(InterruptedError):
-                return self._ask(kind + 2, _DUMP, message, answer)
-        return self._ask(kind + 2, _DUMP, message, answer)
+                return self._ask(kind + 2, netlink.NLM_F_DUMP, message, answer)
+        return self._ask(kind + 2, netlink.NLM_F_DUMP, message, answer)
 
     def _ask(
         self, kind: int, flags: int, message: Any, answer: type[Any] | None = None
@@ -246,7 +236,8 @@ class Rtnetlink:
         number = next(self._numbers)
         header = message["header"]
         header["type"], header["sequence_number"] = kind, number
-        header["flags"] = _REQUEST | flags if flags & _DUMP == _DUMP else _REQUEST | _ACK | flags
+        acknowledged = 0 if flags == netlink.NLM_F_DUMP else netlink.NLM_F_ACK
+        header["flags"] = netlink.NLM_F_REQUEST | flags | acknowledged
         message.reset()
         message.encode()
         self._sock.send(message.data)
@@ -257,8 +248,8 @@ class Rtnetlink:
                 # A former request may have failed before its answer was read.
                 if of != number:
                     continue
-                whole = whole and not code & _INTERRUPTED
-                if answered not in (_ERROR, _DONE):
+                whole = whole and not code & netlink.NLM_F_DUMP_INTR
+                if answered not in (netlink.NLMSG_ERROR, netlink.NLMSG_DONE):
                     reply = (answer or type(message))(part)
                     reply.decode()
                     messages.append(reply)

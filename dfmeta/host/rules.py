@@ -18,26 +18,42 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final
 
+from pyroute2.netlink.rtnl.fibmsg import (
+    FR_ACT_GOTO,
+    FR_ACT_NOP,
+    FR_ACT_TO_TBL,
+    FR_ACT_VALUES,
+    fibmsg,
+)
+
 _HEADER: Final = struct.Struct("=16x8B I")
 """struct nlmsghdr, then struct fib_rule_hdr (linux/fib_rules.h)."""
 _ATTRIBUTE: Final = struct.Struct("=HH")
-_NUMBER, _PAIR = struct.Struct("=I"), struct.Struct("=II")
-_DST, _SRC, _IIFNAME, _GOTO, _PRIORITY, _FWMARK, _TUN_ID = 1, 2, 3, 4, 6, 10, 12
-_SUPPRESS, _TABLE, _FWMASK, _OIFNAME, _L3MDEV, _UIDS = 14, 15, 16, 17, 19, 20
-_IP_PROTO, _SPORT, _DPORT, _DSCP = 22, 23, 24, 25
-"""FRA_... of linux/fib_rules.h."""
-_NEVER_OURS: Final = (_TUN_ID, _L3MDEV, _DSCP)
+_PAIR: Final = struct.Struct("=II")
+_FRA: Final = {
+    **{number: name.removeprefix("FRA_") for number, name, _type in fibmsg.nla_map},
+    25: "DSCP",
+}
+"""Attributes (linux/fib_rules.h); pyroute2 does not have the last one."""
+_NEVER_OURS: Final = ("TUN_ID", "L3MDEV", "DSCP")
 """Selectors of tunnels, of VRFs and of a class of traffic, which answers to guests do not have."""
+_OTHERS: Final = frozenset(
+    ["FWMARK", "FWMASK", "IIFNAME", "UID_RANGE", "IP_PROTO", "SPORT_RANGE", "DPORT_RANGE"]
+)
+"""Selectors that a plain rule does not have, beside these."""
 _INVERT: Final = 2
 """FIB_RULE_INVERT."""
-_TO_TABLE, _TO_RULE, _NOP = 1, 2, 3
-_ACTIONS: Final = {_NOP: "nop", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
-"""FR_ACT_...: the last three end the search."""
-_LOCAL, _MAIN, _DEFAULT = 255, 254, 253
-_TABLES: Final = {_LOCAL: "local", _MAIN: "main", _DEFAULT: "default"}
+_LOCAL, MAIN_TABLE, _COMPAT = 255, 254, 252
+_TABLES: Final = {_LOCAL: "local", MAIN_TABLE: "main", 253: "default"}
+"""Tables of linux/rtnetlink.h and their names; _COMPAT stands for all above 255."""
 _NO_LIMIT: Final = 0xFFFFFFFF
 """FRA_SUPPRESS_PREFIXLEN of a rule without it: -1."""
 Network = IPv4Network | IPv6Network
+
+
+def header_table(table: int) -> int:
+    """Return what stands for *table* in the header of a route or rule, which has a byte for it."""
+    return table if table <= _LOCAL else _COMPAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,59 +86,59 @@ class Rule:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._attributes: dict[int, bytes] = {}
+        self._attributes: dict[str, bytes] = {}
         self.table = 0
         """The table that it leads to; 0 for another action."""
 
     def decode(self) -> None:
         """Read the message, as pyroute2's classes do after they are made."""
         data, attributes, unpack, size = self._data, self._attributes, _ATTRIBUTE.unpack_from, 4
+        names = _FRA
         self.family, self.dst_len, self.src_len, self.tos, table, _, _, self.action, self.flags = (
             _HEADER.unpack_from(data)
         )
         at, end = _HEADER.size, len(data) - size
         while at <= end:
             length, kind = unpack(data, at)
-            attributes[kind] = data[at + size : at + length]
+            attributes[names.get(kind, "")] = data[at + size : at + length]
             at += (length + 3) & ~3 or size
-        if self.action == _TO_TABLE:
-            self.table = self._number(_TABLE, table)
+        if self.action == FR_ACT_TO_TBL:
+            self.table = self._number("TABLE", table)
 
     @property
     def priority(self) -> int:
         """Priority; the smallest comes first."""
-        return self._number(_PRIORITY)
+        return self._number("PRIORITY")
 
     @property
     def source(self) -> str:
         """Address of its selector ``from``; empty without one."""
-        return self._address(_SRC) if self.src_len else ""
+        return self._address("SRC") if self.src_len else ""
 
     @property
     def destination(self) -> str:
         """Network of its selector ``to``; empty without one."""
-        return f"{self._address(_DST)}/{self.dst_len}" if self.dst_len else ""
+        return f"{self._address('DST')}/{self.dst_len}" if self.dst_len else ""
 
     @property
     def output(self) -> str:
         """Device of its selector ``oif``; empty without one."""
-        return self._name(_OIFNAME)
+        return self._name("OIFNAME")
 
     @property
     def is_plain(self) -> bool:
         """Whether it has no other selectors than ``from``, ``to`` and ``oif``."""
-        others = (_FWMARK, _FWMASK, _IIFNAME, _UIDS, _IP_PROTO, _SPORT, _DPORT)
         return not (
             self.flags & _INVERT
             or self.tos
             or any(map(self._number, _NEVER_OURS))
-            or any(kind in self._attributes for kind in others)
+            or not _OTHERS.isdisjoint(self._attributes)
         )
 
     def is_of(self, device: str) -> bool:
         """Return whether it leads what leaves by *device* to a table, whatever else it is."""
         return (
-            _OIFNAME in self._attributes
+            "OIFNAME" in self._attributes
             and self.output == device
             and bool(self.table)
             and self.is_plain
@@ -141,7 +157,7 @@ class Rule:
             and self.destination == wanted.get("dst", "")
             and self.output == wanted.get("oifname", "")
             # A rule that suppresses default routes alone leads to the others.
-            and self._number(_SUPPRESS, _NO_LIMIT) in (0, _NO_LIMIT)
+            and self._number("SUPPRESS_PREFIXLEN", _NO_LIMIT) in (0, _NO_LIMIT)
         )
 
     def takes(self, packets: Packets, *, before: int) -> bool:
@@ -149,9 +165,9 @@ class Rule:
 
         :param before: priority of dfmeta's rule: one that leads to a rule before that does not.
         """
-        if self.action == _NOP or self.table == _LOCAL or self.table in packets.tables:
+        if self.action == FR_ACT_NOP or self.table == _LOCAL or self.table in packets.tables:
             return False
-        if self.action == _TO_RULE and self._number(_GOTO) <= before:
+        if self.action == FR_ACT_GOTO and self._number("GOTO") <= before:
             return False
         # One with "not" counts whatever it leaves out: to come before it does no harm.
         return bool(self.flags & _INVERT) or all(self._matches(packets))
@@ -159,23 +175,23 @@ class Rule:
     def _matches(self, packets: Packets) -> Iterator[bool]:
         """Yield whether each selector may match some of the packets."""
         if self.dst_len and packets.to is not None:
-            yield self._overlaps(_DST, self.dst_len, packets.to)
+            yield self._overlaps("DST", self.dst_len, packets.to)
         if self.src_len:
-            yield self._overlaps(_SRC, self.src_len, packets.source)
-        if _OIFNAME in self._attributes:
+            yield self._overlaps("SRC", self.src_len, packets.source)
+        if "OIFNAME" in self._attributes:
             yield self.output == packets.device
-        if _IIFNAME in self._attributes:
+        if "IIFNAME" in self._attributes:
             # The kernel takes lo for the device on which the host's own packets arrive.
-            yield self._name(_IIFNAME) == "lo"
-        yield not self._number(_FWMARK)
+            yield self._name("IIFNAME") == "lo"
+        yield not self._number("FWMARK")
         yield not self.tos and not any(map(self._number, _NEVER_OURS))
-        if _IP_PROTO in self._attributes:
-            yield self._attributes[_IP_PROTO][0] == socket.IPPROTO_TCP
-        if _UIDS in self._attributes:
-            first, last = _PAIR.unpack_from(self._attributes[_UIDS])
+        if "IP_PROTO" in self._attributes:
+            yield self._attributes["IP_PROTO"][0] == socket.IPPROTO_TCP
+        if "UID_RANGE" in self._attributes:
+            first, last = _PAIR.unpack_from(self._attributes["UID_RANGE"])
             yield first <= os.geteuid() <= last
 
-    def _overlaps(self, kind: int, length: int, packets: Network) -> bool:
+    def _overlaps(self, kind: str, length: int, packets: Network) -> bool:
         """Return whether addresses of *packets* are in the network of a selector."""
         network = int.from_bytes(self._attributes.get(kind, b""), "big")
         common = packets.max_prefixlen - min(length, packets.prefixlen)
@@ -189,34 +205,35 @@ class Rule:
     def text(self) -> str:
         """Selectors and target, as ``ip rule show`` has them."""
         words = [*["not"] * bool(self.flags & _INVERT), "from"]
-        words.append(f"{self._address(_SRC)}/{self.src_len}" if self.src_len else "all")
+        words.append(f"{self._address('SRC')}/{self.src_len}" if self.src_len else "all")
         if self.dst_len:
             words += ["to", self.destination]
-        if self._number(_FWMARK) or self._number(_FWMASK):
-            words += ["fwmark", hex(self._number(_FWMARK))]
-        for kind, name in ((_IIFNAME, "iif"), (_OIFNAME, "oif")):
+        if self._number("FWMARK") or self._number("FWMASK"):
+            words += ["fwmark", hex(self._number("FWMARK"))]
+        for kind, name in (("IIFNAME", "iif"), ("OIFNAME", "oif")):
             if kind in self._attributes:
                 words += [name, self._name(kind)]
         return " ".join([*words, *self._target()])
 
     def _target(self) -> list[str]:
-        if self.action == _TO_RULE:
-            return ["goto", str(self._number(_GOTO))]
-        if self.action != _TO_TABLE:
-            return [_ACTIONS.get(self.action, f"action {self.action}")]
+        if self.action == FR_ACT_GOTO:
+            return ["goto", str(self._number("GOTO"))]
+        if self.action != FR_ACT_TO_TBL:
+            name = FR_ACT_VALUES.get(self.action, f"action {self.action}")
+            return [name.removeprefix("FR_ACT_").lower()]
         words = ["lookup", _TABLES.get(self.table, str(self.table))]
-        if self._number(_SUPPRESS, _NO_LIMIT) != _NO_LIMIT:
-            words += ["suppress_prefixlength", str(self._number(_SUPPRESS))]
+        if self._number("SUPPRESS_PREFIXLEN", _NO_LIMIT) != _NO_LIMIT:
+            words += ["suppress_prefixlength", str(self._number("SUPPRESS_PREFIXLEN"))]
         return words
 
-    def _number(self, kind: int, default: int = 0) -> int:
+    def _number(self, kind: str, default: int = 0) -> int:
         value = self._attributes.get(kind)
         return default if value is None else int.from_bytes(value, sys.byteorder)
 
-    def _name(self, kind: int) -> str:
+    def _name(self, kind: str) -> str:
         return self._attributes.get(kind, b"").partition(b"\0")[0].decode(errors="replace")
 
-    def _address(self, kind: int) -> str:
+    def _address(self, kind: str) -> str:
         value = self._attributes.get(kind)
         return socket.inet_ntop(self.family, value) if value else "any"
 
