@@ -14,23 +14,11 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from os_ken.lib.packet import ethernet, icmpv6, ipv4, ipv6, packet, tcp, vlan
+from os_ken.lib.packet import ether_types as ether
+from os_ken.lib.packet import ethernet, icmpv6, in_proto, ipv4, ipv6, packet, tcp, vlan
 
 from dfmeta.errors import PacketError
 from dfmeta.model import GuestAddress
-
-ETH_TYPE_IPV4 = 0x0800
-ETH_TYPE_IPV6 = 0x86DD
-ETH_TYPE_VLAN = 0x8100
-ETH_TYPE_SERVICE_VLAN = 0x88A8
-"""Type of a service tag (IEEE 802.1Q, 9.5), which Open vSwitch matches as an 802.1Q tag."""
-PROTO_TCP = 6
-PROTO_ICMPV6 = 58
-FLAG_SYN = 0x02
-FLAG_RST = 0x04
-FLAG_ACK = 0x10
-SOLICITATION = 135
-ADVERTISEMENT = 136
 
 _ETH = struct.Struct("!6s6sH")
 _TAG = struct.Struct("!HH")
@@ -43,13 +31,11 @@ _TCP = struct.Struct("!HHIIBB")
 _ND = struct.Struct("!BBHI16s")
 """Type, code, checksum, flags and target of a solicitation or an advertisement."""
 _VID_MASK = 0x0FFF
-_TTL = 64
 _ND_HOP_LIMIT = 255
-_WINDOW = 1024
-_DONT_FRAGMENT = 2
 _FRAGMENT_MASK = 0x3FFF
 """Flag more-fragments and the offset; both are 0 in an unfragmented packet."""
-_HOP_BY_HOP, _ROUTING, _DESTINATION = 0, 43, 60
+_SKIPPED = (in_proto.IPPROTO_HOPOPTS, in_proto.IPPROTO_ROUTING, in_proto.IPPROTO_DSTOPTS)
+"""Extension headers."""
 _SOLICITED_OVERRIDE = 3
 
 Address = IPv4Address | IPv6Address
@@ -97,20 +83,19 @@ class Solicitation:
 
 def write_segment(segment: Segment, *, source_mac: str, destination_mac: str) -> bytes:
     """Return *segment* as an untagged frame with complete checksums, without preamble and FCS."""
-    kind = ETH_TYPE_IPV6 if segment.source.version == 6 else ETH_TYPE_IPV4
+    kind = ether.ETH_TYPE_IPV6 if segment.source.version == 6 else ether.ETH_TYPE_IP
     ends = {"src": str(segment.source), "dst": str(segment.destination)}
     return _written(
         ethernet.ethernet(destination_mac, source_mac, kind),
-        ipv6.ipv6(nxt=PROTO_TCP, hop_limit=_TTL, **ends)
+        ipv6.ipv6(nxt=in_proto.IPPROTO_TCP, **ends)
         if segment.source.version == 6
-        else ipv4.ipv4(flags=_DONT_FRAGMENT, ttl=_TTL, proto=PROTO_TCP, **ends),
+        else ipv4.ipv4(proto=in_proto.IPPROTO_TCP, **ends),
         tcp.tcp(
             segment.source_port,
             segment.destination_port,
             segment.sequence,
             segment.acknowledgement,
             bits=segment.flags,
-            window_size=_WINDOW,
         ),
     )
 
@@ -124,12 +109,17 @@ def write_advertisement(solicitation: Solicitation, mac: str) -> bytes:
     vid, target = solicitation.vid, str(solicitation.target)
     answer = icmpv6.nd_neighbor(_SOLICITED_OVERRIDE, target, icmpv6.nd_option_tla(hw_src=mac))
     return _written(
-        ethernet.ethernet(solicitation.mac, mac, ETH_TYPE_VLAN if vid else ETH_TYPE_IPV6),
-        *([vlan.vlan(vid=vid, ethertype=ETH_TYPE_IPV6)] if vid else []),
-        ipv6.ipv6(
-            nxt=PROTO_ICMPV6, hop_limit=_ND_HOP_LIMIT, src=target, dst=str(solicitation.source)
+        ethernet.ethernet(
+            solicitation.mac, mac, ether.ETH_TYPE_8021Q if vid else ether.ETH_TYPE_IPV6
         ),
-        icmpv6.icmpv6(ADVERTISEMENT, data=answer),
+        *([vlan.vlan(vid=vid, ethertype=ether.ETH_TYPE_IPV6)] if vid else []),
+        ipv6.ipv6(
+            nxt=in_proto.IPPROTO_ICMPV6,
+            hop_limit=_ND_HOP_LIMIT,
+            src=target,
+            dst=str(solicitation.source),
+        ),
+        icmpv6.icmpv6(icmpv6.ND_NEIGHBOR_ADVERT, data=answer),
     )
 
 
@@ -148,13 +138,13 @@ def parse_segment(frame: bytes) -> tuple[Segment, bool]:
     # A short frame is padded after the packet (IEEE 802.3).
     source: Address
     destination: Address
-    if kind == ETH_TYPE_IPV6:
-        source, destination, whole = _ipv6(payload, PROTO_TCP)
+    if kind == ether.ETH_TYPE_IPV6:
+        source, destination, whole = _ipv6(payload, in_proto.IPPROTO_TCP)
     else:
         source, destination, rest = _ipv4(payload)
         whole = rest[: int.from_bytes(payload[2:4], "big") - (payload[0] & 0x0F) * 4]
     source_port, destination_port, seq, ack, _offset, flags = _unpack(_TCP, whole, "TCP")
-    pseudo = _pseudo(source.packed, destination.packed, PROTO_TCP, len(whole))
+    pseudo = _pseudo(source.packed, destination.packed, in_proto.IPPROTO_TCP, len(whole))
     return (
         Segment(source, destination, source_port, destination_port, seq, ack, flags),
         _checksum(pseudo + whole) == 0,
@@ -171,8 +161,8 @@ def parse_syn(frame: bytes) -> Syn:
     """
     mac, vid, kind, payload = _ethernet(frame)
     destination: Address
-    if kind == ETH_TYPE_IPV6:
-        source, destination, segment = _ipv6(payload, PROTO_TCP)
+    if kind == ether.ETH_TYPE_IPV6:
+        source, destination, segment = _ipv6(payload, in_proto.IPPROTO_TCP)
         if not _can_answer(source):
             raise PacketError(layer="IPv6", cause=f"{source} is not the address of one host")
         address = GuestAddress(mac, source, destination)
@@ -180,7 +170,7 @@ def parse_syn(frame: bytes) -> Syn:
         source4, destination, segment = _ipv4(payload)
         address = GuestAddress(mac, source4)
     source_port, destination_port, _seq, _ack, _offset, flags = _unpack(_TCP, segment, "TCP")
-    if flags & FLAG_RST:
+    if flags & tcp.TCP_RST:
         raise PacketError(layer="TCP", cause=f"flags {flags:#04x} are those of a reset")
     return Syn(
         address,
@@ -188,7 +178,7 @@ def parse_syn(frame: bytes) -> Syn:
         destination=destination,
         source_port=source_port,
         destination_port=destination_port,
-        opens=flags & (FLAG_SYN | FLAG_ACK) == FLAG_SYN,
+        opens=flags & (tcp.TCP_SYN | tcp.TCP_ACK) == tcp.TCP_SYN,
     )
 
 
@@ -200,15 +190,15 @@ def parse_solicitation(frame: bytes) -> Solicitation:
         duplicate address detection, from the unspecified address.
     """
     mac, vid, kind, payload = _ethernet(frame)
-    if kind != ETH_TYPE_IPV6:
+    if kind != ether.ETH_TYPE_IPV6:
         raise PacketError(layer="Ethernet", cause=f"type {kind:#06x} is not IPv6")
-    source, destination, message = _ipv6(payload, PROTO_ICMPV6)
+    source, destination, message = _ipv6(payload, in_proto.IPPROTO_ICMPV6)
     what, code, _sum, _reserved, target = _unpack(_ND, message, "ICMPv6")
-    if (what, code) != (SOLICITATION, 0):
+    if (what, code) != (icmpv6.ND_NEIGHBOR_SOLICIT, 0):
         raise PacketError(layer="ICMPv6", cause=f"type {what}, code {code} is not a solicitation")
     if payload[7] != _ND_HOP_LIMIT:
         raise PacketError(layer="IPv6", cause=f"hop limit {payload[7]}: a router has forwarded it")
-    pseudo = _pseudo(source.packed, destination.packed, PROTO_ICMPV6, len(message))
+    pseudo = _pseudo(source.packed, destination.packed, in_proto.IPPROTO_ICMPV6, len(message))
     if _checksum(pseudo + message):
         raise PacketError(layer="ICMPv6", cause="the checksum is wrong")
     if not _can_answer(source):
@@ -227,10 +217,11 @@ def _ethernet(frame: bytes) -> tuple[str, int, int, bytes]:
     """Return source MAC, VLAN id, type and payload of a frame."""
     _destination, source, eth_type = _unpack(_ETH, frame, "Ethernet")
     payload, vid = frame[_ETH.size :], 0
-    if eth_type in (ETH_TYPE_VLAN, ETH_TYPE_SERVICE_VLAN):
+    # Open vSwitch matches a service tag (IEEE 802.1Q, 9.5) as an 802.1Q tag.
+    if eth_type in (ether.ETH_TYPE_8021Q, ether.ETH_TYPE_8021AD):
         tci, eth_type = _unpack(_TAG, payload, "802.1Q")
         payload, vid = payload[_TAG.size :], tci & _VID_MASK
-    if eth_type not in (ETH_TYPE_IPV4, ETH_TYPE_IPV6):
+    if eth_type not in (ether.ETH_TYPE_IP, ether.ETH_TYPE_IPV6):
         raise PacketError(layer="Ethernet", cause=f"type {eth_type:#06x} is not IPv4 or IPv6")
     return source.hex(":"), vid, eth_type, payload
 
@@ -242,7 +233,7 @@ def _ipv4(packet: bytes) -> tuple[IPv4Address, IPv4Address, bytes]:
     header = (first & 0x0F) * 4
     if first >> 4 != 4 or header < _IPV4.size:
         raise PacketError(layer="IPv4", cause=f"first octet {first:#04x} is not that of a header")
-    if proto != PROTO_TCP or fragment & _FRAGMENT_MASK:
+    if proto != in_proto.IPPROTO_TCP or fragment & _FRAGMENT_MASK:
         raise PacketError(layer="IPv4", cause="it is not a whole TCP segment")
     return IPv4Address(source), IPv4Address(destination), packet[header:]
 
@@ -255,9 +246,9 @@ def _ipv6(packet: bytes, wanted: int) -> tuple[IPv6Address, IPv6Address, bytes]:
     rest = packet[_IPV6.size : _IPV6.size + length]
     if len(rest) < length:
         raise PacketError(layer="IPv6", cause=f"{len(rest)} bytes are fewer than its {length}")
-    while proto in (_HOP_BY_HOP, _ROUTING, _DESTINATION):
+    while proto in _SKIPPED:
         following, units, left = _unpack(_EXTENSION, rest, "IPv6 extension header")
-        if proto == _ROUTING and left:
+        if proto == in_proto.IPPROTO_ROUTING and left:
             raise PacketError(layer="IPv6", cause="its routing header has segments left")
         proto, rest = following, rest[(units + 1) * 8 :]
     if proto != wanted:

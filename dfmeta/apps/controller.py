@@ -26,13 +26,6 @@ from dfmeta.runtime.threads import Empty
 
 LOG = logging.getLogger(__name__)
 
-CHECK_INTERVAL: Final = 1.0
-"""Seconds between two checks of the number of dfmeta's flows."""
-FULL_CHECK_INTERVAL: Final = 30.0
-"""Seconds between two comparisons of all flows."""
-WITHDRAW_TIMEOUT: Final = 3.0
-"""Longest time in seconds for the removal of all flows after a failed start."""
-
 
 class ManagedBridge:
     """Keeps the flows of one bridge equal to the desired flows.
@@ -108,10 +101,10 @@ class ManagedBridge:
             self.reconciler.disconnected()
 
     def withdraw(self) -> None:
-        """Remove dfmeta's flows, within :data:`WITHDRAW_TIMEOUT`."""
+        """Remove dfmeta's flows, with a time limit."""
         self.reconciler.tap = None
         if self.channel.connected:
-            with threads.Timeout(WITHDRAW_TIMEOUT, False), contextlib.suppress(DfmetaError):
+            with threads.Timeout(clock.ANSWER_TIMEOUT, False), contextlib.suppress(DfmetaError):
                 self.reconciler.clear()
 
     def changed(self, endpoint: Endpoint) -> None:
@@ -138,7 +131,7 @@ class ManagedBridge:
         due = clock.now()
         while True:
             with contextlib.suppress(Empty):
-                self.reconciler.doubts.get(timeout=CHECK_INTERVAL)
+                self.reconciler.doubts.get(timeout=clock.CHECK_INTERVAL)
             each_turn()
             if not self.channel.connected or self.reconciler.tap is None:
                 continue
@@ -154,7 +147,7 @@ class ManagedBridge:
                         self.channel.bridge,
                     )
                 self.reconciler.reconcile_quietly()
-                due = clock.now() + FULL_CHECK_INTERVAL
+                due = clock.now() + clock.FULL_CHECK_INTERVAL
 
     def _note_connected(self, is_up: bool) -> None:
         metrics.BRIDGE_CONNECTED.labels(self._role).set(int(is_up))

@@ -16,14 +16,9 @@ from os_ken.exception import OFPUnknownVersion
 from dfmeta.errors import StartError
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import green_socket
-from dfmeta.runtime.throttle import LogThrottle
+from dfmeta.runtime.throttle import FIRST_PAUSE, LogThrottle
 
 LOG = logging.getLogger(__name__)
-
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 0.25
-REFUSED_PAUSE = 2.0
-"""Seconds between two attempts with a bridge that refuses our version of OpenFlow."""
 
 
 class Refusals:
@@ -36,11 +31,9 @@ class Refusals:
     def __init__(self, bridge: str, *, clock: Callable[[], float] = clock.now) -> None:
         self._bridge = bridge
         self._throttle = LogThrottle(clock=clock)
-        self._new = False
 
     def note(self) -> None:
         """Note one refusal, and log it unless a line was logged a short time ago."""
-        self._new = True
         if self._throttle.take() is not None:
             LOG.error(
                 "The bridge %s does not speak OpenFlow 1.3, so dfmeta cannot install flows. Enable "
@@ -48,11 +41,6 @@ class Refusals:
                 self._bridge,
                 self._bridge,
             )
-
-    def take(self) -> bool:
-        """Return whether there was a refusal since the last call."""
-        new, self._new = self._new, False
-        return new
 
 
 class _BridgeSocket:
@@ -88,7 +76,7 @@ def dial(path: Path, refusals: Refusals) -> None:
     The connection needs no Controller row in OVSDB, so no ``set-controller`` of another program can
     remove it. There is only one connection at a time: the socket's backlog is small.
     """
-    pause, missed = FIRST_PAUSE, False
+    missed = False
     while True:
         try:
             sock = _connect(path)
@@ -96,12 +84,10 @@ def dial(path: Path, refusals: Refusals) -> None:
             if not missed:
                 LOG.info("Waiting for the management socket %s: %s", path, error.strerror)
             missed = True
-            threads.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
-            continue
-        pause, missed = FIRST_PAUSE, False
-        _serve(sock, str(path), refusals)
-        threads.sleep(REFUSED_PAUSE if refusals.take() else FIRST_PAUSE)
+        else:
+            missed = False
+            _serve(sock, str(path), refusals)
+        threads.sleep(FIRST_PAUSE)
 
 
 def listen(host: str, port: int) -> Any:
@@ -138,7 +124,7 @@ def accept(listener: Any, refusals: Refusals) -> None:
                     error.strerror,
                 )
             missed = True
-            threads.sleep(LONGEST_PAUSE)
+            threads.sleep(FIRST_PAUSE)
             continue
         missed = False
         threads.spawn_detached(_serve, sock, address, refusals)

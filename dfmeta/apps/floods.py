@@ -30,6 +30,7 @@ from dfmeta.flows.wire import DumpedFlow
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, threads
+from dfmeta.runtime.clock import CHECK_INTERVAL
 from dfmeta.runtime.hub import Turns
 from dfmeta.runtime.throttle import LogThrottle
 
@@ -52,8 +53,6 @@ BY_FLOW: Mapping[Purpose, metrics.Dropped] = {
     Purpose.META_PROXY_DROP: "no_connection",
     Purpose.META_REPLY_DROP: "no_answer",
 }
-INTERVAL: Final = 1.0
-"""Seconds between two readings of the switch's counters."""
 LONGEST: Final = 30.0
 """Longest time in seconds for which SYNs are dropped, until the guest gets another chance."""
 LINES: Final = 4
@@ -277,7 +276,7 @@ class Floods:
                 self.look()
             except DfmetaError as error:
                 LOG.debug("The counters of SYNs were not read: %s", error)
-            threads.sleep(INTERVAL)
+            threads.sleep(CHECK_INTERVAL)
 
     def look(self) -> None:
         """Read the counters, and begin and end to drop. Waits.

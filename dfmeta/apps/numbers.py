@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
@@ -21,12 +21,9 @@ from dfmeta.identity.numbering import SwitchDevice
 from dfmeta.identity.registry import Registry
 from dfmeta.model import PortId
 from dfmeta.runtime import clock
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
 
 LOG = logging.getLogger(__name__)
-
-SILENT: Final = 2.0
-"""Seconds after which OVSDB counts as not answering which port has a number: two lists may follow
-each other within milliseconds."""
 
 
 class Numbers:
@@ -73,7 +70,7 @@ class Numbers:
         """Log the ports that wait for OVSDB for longer than its answer takes on a busy host."""
         doubted, now = self._registry.doubted(), self._clock()
         for port in doubted:
-            if now - self._doubted.get(port.id, now) >= SILENT:
+            if now - self._doubted.get(port.id, now) >= ANSWER_TIMEOUT:
                 LOG.warning(
                     "Port %s is not served: its number %s was reassigned, and OVSDB does not yet "
                     "show to which port. Check that ovsdb-server answers",

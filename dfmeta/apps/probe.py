@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
 
+from os_ken.lib.packet.tcp import TCP_ACK, TCP_RST, TCP_SYN
+
 from dfmeta.apps.channel import Channel
 from dfmeta.errors import DfmetaError, PacketError
 from dfmeta.flows.flow import Output
@@ -22,8 +24,9 @@ from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import METADATA_PORT
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import HttpHost
-from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment
+from dfmeta.packets import Segment, parse_segment, write_segment
 from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime.clock import CHECK_INTERVAL
 from dfmeta.runtime.threads import Event
 
 LOG = logging.getLogger(__name__)
@@ -31,9 +34,7 @@ LOG = logging.getLogger(__name__)
 TIMEOUT: Final = 2.0
 """Seconds that an answer may take; the SYN is sent again after half of them."""
 INTERVAL: Final = 10.0
-"""Seconds between two probes while probes are answered."""
-RETRY: Final = 1.0
-"""Seconds between two probes while probes are not answered."""
+"""Seconds between two probes while probes are answered; else one takes place at each check."""
 FAILURES: Final = 2
 """Number of consecutive probes without an answer after which the path counts as interrupted."""
 FROM_CONTROLLER: Final = 0xFFFFFFFD
@@ -154,7 +155,7 @@ class Probe:
         if event.ready() or (segment.destination_port, segment.acknowledgement) != expected:
             return
         event.send((segment.flags, whole))
-        if not segment.flags & FLAG_RST:
+        if not segment.flags & TCP_RST:
             # So no half-open connection stays in the listener's queue.
             self._send(
                 Segment(
@@ -164,7 +165,7 @@ class Probe:
                     segment.source_port,
                     segment.acknowledgement,
                     0,
-                    FLAG_RST,
+                    TCP_RST,
                 ),
                 tap,
             )
@@ -176,12 +177,12 @@ class Probe:
             sent before that.
         """
         while True:
-            due = self._ended_at + (RETRY if self._failures else INTERVAL)
+            due = self._ended_at + (CHECK_INTERVAL if self._failures else INTERVAL)
             left = due - self._clock()
             if left <= 0 and ready():
                 self.ask()
             # The pause is short: a failure in another caller's probe makes the next one due sooner.
-            pause(min(max(left, RETRY / 4), RETRY))
+            pause(min(max(left, CHECK_INTERVAL / 4), CHECK_INTERVAL))
 
     def _note(self, result: Result) -> None:
         passed, self._ended_at = self.passes, self._clock()
@@ -215,7 +216,7 @@ class Probe:
             to_port,
             secrets.randbits(32),
             0,
-            FLAG_SYN,
+            TCP_SYN,
         )
         event = Event()
         self._awaited = syn, tap, event
@@ -239,7 +240,7 @@ class Probe:
                 seconds=seconds,
             )
         flags, whole = answer
-        if flags & FLAG_RST or flags & (FLAG_SYN | FLAG_ACK) != FLAG_SYN | FLAG_ACK:
+        if flags & TCP_RST or flags & (TCP_SYN | TCP_ACK) != TCP_SYN | TCP_ACK:
             return Result(
                 answered=False,
                 cause=f"the host refuses a SYN to {where} on tap-metadata: no program listens "

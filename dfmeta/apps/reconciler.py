@@ -56,10 +56,6 @@ BATCH = 100
 UNCONFIRMED = 4
 """Bundles of a reconcile that may be unconfirmed: os-ken's messages are large, and the switch has
 other work to do."""
-LATE = 10.0
-"""Seconds within which the switch reports a removal. It reports none that found no flow."""
-RECONCILE_POLL = 0.002
-"""Seconds between two checks whether a reconcile has finished."""
 
 ByKey = dict[Any, Flow]
 Remembered = tuple[Endpoint, int, GuestAddress]
@@ -181,12 +177,11 @@ class Reconciler:
         :raises NotConnectedError: when the connection was lost meanwhile.
         """
         deadline = clock.now() + timeout
-        while not self.confirmed:
+        threads.wait_until(lambda: self.confirmed or not self.channel.connected, timeout)
+        if not self.confirmed:
             if not self.channel.connected:
                 raise NotConnectedError(bridge=self.channel.bridge)
-            if clock.now() >= deadline:
-                raise SwitchTimeoutError(what="a reconcile", seconds=timeout)
-            threads.sleep(RECONCILE_POLL)
+            raise SwitchTimeoutError(what="a reconcile", seconds=timeout)
         pending = self._last.get(endpoint)
         if pending is not None:
             pending.wait(max(0.0, deadline - clock.now()))
@@ -225,7 +220,7 @@ class Reconciler:
             wire, tap, turns = self.channel.wire, self.tap, Turns()
             self._doubted = False
             self._overtaken = {}
-            oldest = clock.now() - LATE
+            oldest = clock.now() - CONFIRM_TIMEOUT
             self._removed_at = {k: at for k, at in self._removed_at.items() if at >= oldest}
             self._removed = True
             if self._pipeline.shows_numbers:
@@ -279,7 +274,7 @@ class Reconciler:
         one of ours later than it confirms the batch: the flow may have been added again by then.
         """
         key, endpoint = removed.match_key, read_address(removed, self._keys).endpoint
-        if clock.now() - self._removed_at.pop(key, -math.inf) <= LATE:
+        if clock.now() - self._removed_at.pop(key, -math.inf) <= CONFIRM_TIMEOUT:
             return False
         if endpoint is None:
             return key in self._fixed

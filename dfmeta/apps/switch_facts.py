@@ -24,11 +24,9 @@ from dfmeta.flows.pipeline import BR_META, Layout, Stage, is_ours
 from dfmeta.flows.port_down import PortBits
 from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import FIRST_PAUSE
 
-TIMEOUT = 5.0
-"""Seconds for one attempt."""
 TRIES = 5
-PAUSE = 0.1
 _HEADER = struct.Struct("!BBHI")
 _NAMED_PORTS = {
     ofp.OFPP_IN_PORT: "IN_PORT",
@@ -120,19 +118,19 @@ def _again(attempt: Callable[[], T], path: Path) -> T:
         try:
             return attempt()
         except TimeoutError as error:
-            raise SilentError(what=str(path), seconds=TIMEOUT) from error
+            raise SilentError(what=str(path), seconds=clock.ANSWER_TIMEOUT) from error
         except OSError as error:
             if isinstance(error, BrokenPipeError | ConnectionResetError) and not tries_left:
                 raise SwitchError(what=str(path), cause="it closes each connection") from error
             if isinstance(error, FileNotFoundError | PermissionError) or not tries_left:
                 raise NoSocketError(what=str(path), cause=error.strerror or error) from error
-            clock.sleep(PAUSE)
+            clock.sleep(FIRST_PAUSE)
     raise AssertionError("the last try returns or raises")
 
 
 def _connected(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(TIMEOUT)
+    sock.settimeout(clock.ANSWER_TIMEOUT)
     try:
         sock.connect(str(path))
     except OSError:

@@ -12,11 +12,11 @@ from dfmeta.doctor.flow_diff import FlowEntry, FlowState, drops_flood
 from dfmeta.flows.family import IPV6, family_of, solicited_node
 from dfmeta.flows.flow import (
     ARP_REQUEST,
-    ETH_ARP,
-    ETH_IPV6,
-    ND_SOLICITATION,
-    PROTO_ICMPV6,
-    PROTO_TCP,
+    ETH_TYPE_ARP,
+    ETH_TYPE_IPV6,
+    IPPROTO_ICMPV6,
+    IPPROTO_TCP,
+    ND_NEIGHBOR_SOLICIT,
     TAGGED,
     UNTAGGED,
     Foreign,
@@ -282,11 +282,11 @@ _OTHER_PROTOCOLS: Final = ("icmp", "nd_", "ipv6_nd_", "udp", "sctp", "pbb", "mpl
 """Prefixes of the fields that none of these packets has; it has those that it needs by name."""
 _OTHER_VERSIONS: Final = {4: ("ipv6",), 6: ("ipv4", "arp")}
 _Packet = Mapping[str, int | str]
-_ARP: Final[_Packet] = {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST}
+_ARP: Final[_Packet] = {"eth_type": ETH_TYPE_ARP, "arp_op": ARP_REQUEST}
 _SOLICITATION: Final[_Packet] = {
-    "eth_type": ETH_IPV6,
-    "ip_proto": PROTO_ICMPV6,
-    "icmpv6_type": ND_SOLICITATION,
+    "eth_type": ETH_TYPE_IPV6,
+    "ip_proto": IPPROTO_ICMPV6,
+    "icmpv6_type": ND_NEIGHBOR_SOLICIT,
     "icmpv6_code": 0,
 }
 
@@ -322,7 +322,7 @@ def _packets(ip: str) -> Iterator[_Packet]:
     address = ip_address(ip)
     family = family_of(address.version)
     to_service: _Packet = {"eth_type": family.eth_type, family.destination: ip}
-    yield {**to_service, "ip_proto": PROTO_TCP, "tcp_dst": METADATA_PORT}
+    yield {**to_service, "ip_proto": IPPROTO_TCP, "tcp_dst": METADATA_PORT}
     if not isinstance(address, IPv6Address):
         yield {**_ARP, family.target: ip}
         return

@@ -18,7 +18,7 @@ from dfmeta.doctor.finding import first_fault
 from dfmeta.doctor.flow_diff import meta_tap_of, purpose_name
 from dfmeta.doctor.trace_output import NOTATIONS, ROUTER_MAC, SOURCE_PORT, Hop, Trace, tcp
 from dfmeta.flows.family import solicited_node
-from dfmeta.flows.flow import ARP_REQUEST, ND_SOLICITATION
+from dfmeta.flows.flow import ARP_REQUEST, ND_NEIGHBOR_SOLICIT
 from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.meta_bridge import MetaTap
 from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage, table_of
@@ -116,7 +116,7 @@ class GuestPath:
         return (
             f"icmp6,{self._ingress},dl_src={mac},dl_dst=33:33:{group.packed[-4:].hex(':')},"
             f"ipv6_src={self.address.ip},ipv6_dst={group},nw_ttl={HOP_LIMIT_OF_ND},"
-            f"icmpv6_type={ND_SOLICITATION},icmpv6_code=0,nd_target={self.service},nd_sll={mac}"
+            f"icmpv6_type={ND_NEIGHBOR_SOLICIT},icmpv6_code=0,nd_target={self.service},nd_sll={mac}"
         )
 
     def arp_request(self, hop: NextHop) -> str:

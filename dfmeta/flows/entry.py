@@ -25,8 +25,6 @@ _HEAD = struct.Struct(ofp.OFP_FLOW_STATS_0_PACK_STR)
 _PAIR = struct.Struct("!HH")
 _NUMBER = struct.Struct("!I")
 _BODY = _HEAD.size
-_FEW = 256
-"""Size of the cache for fields that only os-ken reads: the flows of all ports have the same few."""
 
 
 class Entry(bytes):
@@ -142,8 +140,9 @@ def _actions(
         offset = after
 
 
-@lru_cache(_FEW)
+@lru_cache
 def _odd_field(data: bytes) -> tuple[str, Value]:
+    """Read a field with os-ken. Cached: the flows of all ports have the same few."""
     number, value, mask, _length = ofp.oxm_parse(data, 0)
     name, value = ofp.oxm_to_user(number, value, mask)
     return name.removesuffix("_nxm"), value

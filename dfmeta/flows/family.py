@@ -19,19 +19,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Final
+
+from os_ken.lib.packet.icmpv6 import ND_OPTION_TLA
 
 from dfmeta.flows.flow import (
     ARP_REPLY,
     ARP_REQUEST,
-    ETH_ARP,
-    ETH_IP,
-    ETH_IPV6,
-    ND_ADVERTISEMENT,
-    ND_SOLICITATION,
-    PROTO_ICMPV6,
-    PROTO_TCP,
+    ETH_TYPE_ARP,
+    ETH_TYPE_IP,
+    ETH_TYPE_IPV6,
+    IPPROTO_ICMPV6,
+    IPPROTO_TCP,
+    ND_NEIGHBOR_ADVERT,
+    ND_NEIGHBOR_SOLICIT,
+    PORT_IN_PORT,
     Action,
     Flow,
     Move,
@@ -42,39 +45,34 @@ from dfmeta.flows.flow import (
     flow,
     frames_of,
 )
-from dfmeta.flows.pipeline import CONTROLLER_ID, PORT_IN_PORT, Purpose, Register, Stage
+from dfmeta.flows.pipeline import CONTROLLER_ID, Purpose, Register, Stage
 from dfmeta.model import Endpoint
 
 SOLICITED_OVERRIDE = 0x60000000
 """The first word of an advertisement's body: the flags S and O (RFC 4861, 4.4)."""
-TARGET_LINK_LAYER = 2
-"""Type of the option with the target's MAC (RFC 4861, 4.6.1)."""
 NO_MAC = "00:00:00:00:00:00"
 """Value of nd_sll in a solicitation without that option."""
 UNSPECIFIED = "::"
-_SOLICITED_NODE = int(IPv6Address("ff02::1:ff00:0"))
-_LOW_BITS = 0xFFFFFF
+_SOLICITED_NODE = IPv6Network("ff02::1:ff00:0/104")
 _MAC_BITS = 48
-_IPV4_BITS = 32
-_IPV6_BITS = 128
 
 
 def solicited_node(target: IPv6Address) -> IPv6Address:
     """Return the multicast address of solicitations for *target* (RFC 4291, 2.7.1)."""
-    return IPv6Address(_SOLICITED_NODE | int(target) & _LOW_BITS)
+    return _SOLICITED_NODE[int(target) & int(_SOLICITED_NODE.hostmask)]
 
 
 def bare_request(endpoint: Endpoint, *, floods: bool = False) -> Flow:
     """Send a solicitation without a MAC of its sender to the controller; drop it if the guest
     *floods*."""
-    match = {**frames_of(endpoint), **icmpv6_message(ND_SOLICITATION), "ipv6_nd_sll": NO_MAC}
+    match = {**frames_of(endpoint), **icmpv6_message(ND_NEIGHBOR_SOLICIT), "ipv6_nd_sll": NO_MAC}
     actions = () if floods else (ToController(CONTROLLER_ID),)
     return flow(Purpose.GUEST_ND_BARE, match, actions=actions)
 
 
 def neighbour_discovery(mac: str, ips: tuple[str, ...]) -> tuple[Flow, ...]:
     """Return the flows that do not depend on guests; *mac* is the answer for each of *ips*."""
-    solicitation = icmpv6_message(ND_SOLICITATION)
+    solicitation = icmpv6_message(ND_NEIGHBOR_SOLICIT)
     return (
         flow(Purpose.GUEST_DAD, {**solicitation, "ipv6_src": UNSPECIFIED}),
         flow(Purpose.GUEST_ND_ANSWER, solicitation, actions=ADVERTISE, goto=Stage.ND),
@@ -85,9 +83,9 @@ def neighbour_discovery(mac: str, ips: tuple[str, ...]) -> tuple[Flow, ...]:
 
 
 ADVERTISE = (
-    SetField("icmpv6_type", ND_ADVERTISEMENT),
+    SetField("icmpv6_type", ND_NEIGHBOR_ADVERT),
     SetField(Register.ND_FLAGS, SOLICITED_OVERRIDE),
-    SetField(Register.ND_OPTION, TARGET_LINK_LAYER),
+    SetField(Register.ND_OPTION, ND_OPTION_TLA),
     Move(Register.ND_FLAGS, "nd_reserved", 32),
     Move(Register.ND_OPTION, "nd_options_type", 8),
 )
@@ -96,12 +94,17 @@ ADVERTISE = (
 
 def icmpv6_message(kind: int) -> Mapping[str, Value]:
     """Return the match of messages of that ICMPv6 type."""
-    return {"eth_type": ETH_IPV6, "ip_proto": PROTO_ICMPV6, "icmpv6_type": kind, "icmpv6_code": 0}
+    return {
+        "eth_type": ETH_TYPE_IPV6,
+        "ip_proto": IPPROTO_ICMPV6,
+        "icmpv6_type": kind,
+        "icmpv6_code": 0,
+    }
 
 
 def nd_advertisement(ip: str) -> Mapping[str, Value]:
     """Return the match of advertisements of *ip*."""
-    return {**icmpv6_message(ND_ADVERTISEMENT), "ipv6_nd_target": ip}
+    return {**icmpv6_message(ND_NEIGHBOR_ADVERT), "ipv6_nd_target": ip}
 
 
 def nd_reply(ip: str, mac: str) -> tuple[Action, ...]:
@@ -109,7 +112,7 @@ def nd_reply(ip: str, mac: str) -> tuple[Action, ...]:
     return (
         Move("eth_src", "eth_dst", _MAC_BITS),
         SetField("eth_src", mac),
-        Move("ipv6_src", "ipv6_dst", _IPV6_BITS),
+        Move("ipv6_src", "ipv6_dst", IPV6.bits),
         SetField("ipv6_src", ip),
         SetField("ipv6_nd_tll", mac),
         Output(PORT_IN_PORT),
@@ -139,13 +142,13 @@ def senders_of(ip: str) -> tuple[str, str]:
     number = int(IPv4Address(ip))
     first = number.bit_length() - 1
     bits = number >> first << first
-    mask = (1 << _IPV4_BITS) - (1 << first)
+    mask = (1 << IPV4.bits) - (1 << first)
     return str(IPv4Address(bits)), str(IPv4Address(mask))
 
 
 def arp_request(ip: str) -> Mapping[str, Value]:
     """Return the match of requests for *ip*."""
-    return {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST, "arp_tpa": ip}
+    return {"eth_type": ETH_TYPE_ARP, "arp_op": ARP_REQUEST, "arp_tpa": ip}
 
 
 def arp_reply(mac: str, ip: str) -> tuple[Action, ...]:
@@ -155,7 +158,7 @@ def arp_reply(mac: str, ip: str) -> tuple[Action, ...]:
         SetField("eth_src", mac),
         SetField("arp_op", ARP_REPLY),
         Move("arp_sha", "arp_tha", _MAC_BITS),
-        Move("arp_spa", "arp_tpa", _IPV4_BITS),
+        Move("arp_spa", "arp_tpa", IPV4.bits),
         SetField("arp_sha", mac),
         SetField("arp_spa", ip),
         Output(PORT_IN_PORT),
@@ -183,14 +186,14 @@ class Family:
     @property
     def tcp(self) -> Mapping[str, Value]:
         """The match of TCP packets of this version."""
-        return {"eth_type": self.eth_type, "ip_proto": PROTO_TCP}
+        return {"eth_type": self.eth_type, "ip_proto": IPPROTO_TCP}
 
 
 IPV4: Final = Family(
     version=4,
     af=2,
     arp=True,
-    eth_type=ETH_IP,
+    eth_type=ETH_TYPE_IP,
     bits=32,
     source="ipv4_src",
     destination="ipv4_dst",
@@ -200,7 +203,7 @@ IPV6: Final = Family(
     version=6,
     af=10,
     arp=False,
-    eth_type=ETH_IPV6,
+    eth_type=ETH_TYPE_IPV6,
     bits=128,
     source="ipv6_src",
     destination="ipv6_dst",
@@ -224,7 +227,7 @@ def guest_request(endpoint: Endpoint, family: Family, mac: str, ip: str) -> Flow
     if family.arp:
         match = {**frames_of(endpoint), **arp_request(ip)}
         return flow(Purpose.GUEST_ARP, match, actions=arp_reply(mac, ip))
-    match = {**frames_of(endpoint), **icmpv6_message(ND_SOLICITATION), "ipv6_nd_target": ip}
+    match = {**frames_of(endpoint), **icmpv6_message(ND_NEIGHBOR_SOLICIT), "ipv6_nd_target": ip}
     return flow(Purpose.GUEST_ND, match, goto=Stage.SERVICE)
 
 

@@ -10,6 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from os_ken.lib.packet.arp import ARP_REPLY as ARP_REPLY
+from os_ken.lib.packet.arp import ARP_REQUEST as ARP_REQUEST
+from os_ken.lib.packet.ether_types import ETH_TYPE_ARP as ETH_TYPE_ARP
+from os_ken.lib.packet.ether_types import ETH_TYPE_IP as ETH_TYPE_IP
+from os_ken.lib.packet.ether_types import ETH_TYPE_IPV6 as ETH_TYPE_IPV6
+from os_ken.lib.packet.icmpv6 import ND_NEIGHBOR_ADVERT as ND_NEIGHBOR_ADVERT
+from os_ken.lib.packet.icmpv6 import ND_NEIGHBOR_SOLICIT as ND_NEIGHBOR_SOLICIT
+from os_ken.lib.packet.in_proto import IPPROTO_ICMPV6 as IPPROTO_ICMPV6
+from os_ken.lib.packet.in_proto import IPPROTO_TCP as IPPROTO_TCP
+from os_ken.ofproto import nicira_ext
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
 from dfmeta.errors import PipelineError
 from dfmeta.flows.pipeline import Purpose, Stage, Table, table_of
 from dfmeta.model import Endpoint
@@ -17,35 +29,24 @@ from dfmeta.model import Endpoint
 Value = int | str | tuple[int, int] | tuple[str, str]
 """Value of a match field: plain, or with its mask. Addresses are text, other values numbers."""
 
-ETH_IP = 0x0800
-ETH_IPV6 = 0x86DD
-ETH_ARP = 0x0806
-PROTO_TCP = 6
-PROTO_ICMPV6 = 58
-ND_SOLICITATION = 135
-ND_ADVERTISEMENT = 136
-ARP_REQUEST = 1
-ARP_REPLY = 2
-UNTAGGED = 0
-"""OFPVID_NONE: the frame has no 802.1Q tag. Without it, a flow matches tagged frames as well."""
-TCP_SYN = 0x02
-TCP_RST = 0x04
-TAGGED = 0x1000
-"""OFPVID_PRESENT: set together with the VLAN id of the frame's 802.1Q tag (OpenFlow 1.3.5,
-7.2.3.7)."""
-_VID_MASK = 0x0FFF
-IP_FRAG_ANY = 0x01
+UNTAGGED = ofp.OFPVID_NONE
+"""The frame has no 802.1Q tag. Without it, a flow matches tagged frames as well."""
+TAGGED = ofp.OFPVID_PRESENT
+"""Set together with the VLAN id of the frame's 802.1Q tag (OpenFlow 1.3.5, 7.2.3.7)."""
+PORT_IN_PORT = ofp.OFPP_IN_PORT
+"""Back to the port on which the packet came in (OpenFlow 1.3, A.2.1)."""
+IP_FRAG_ANY = nicira_ext.FLOW_NW_FRAG_ANY
 """nw_frag of ovs-fields(7): set in the first fragment of a packet and in every later one."""
 
-_IP: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_IP, ETH_IPV6})}
-_V4: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_IP})}
-_V6: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_IPV6})}
-_TCP: Mapping[str, frozenset[int]] = {**_IP, "ip_proto": frozenset({PROTO_TCP})}
-_ARP: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_ARP})}
-_ICMPV6: Mapping[str, frozenset[int]] = {**_V6, "ip_proto": frozenset({PROTO_ICMPV6})}
+_IP: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_TYPE_IP, ETH_TYPE_IPV6})}
+_V4: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_TYPE_IP})}
+_V6: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_TYPE_IPV6})}
+_TCP: Mapping[str, frozenset[int]] = {**_IP, "ip_proto": frozenset({IPPROTO_TCP})}
+_ARP: Mapping[str, frozenset[int]] = {"eth_type": frozenset({ETH_TYPE_ARP})}
+_ICMPV6: Mapping[str, frozenset[int]] = {**_V6, "ip_proto": frozenset({IPPROTO_ICMPV6})}
 _ND: Mapping[str, frozenset[int]] = {
     **_ICMPV6,
-    "icmpv6_type": frozenset({ND_SOLICITATION, ND_ADVERTISEMENT}),
+    "icmpv6_type": frozenset({ND_NEIGHBOR_SOLICIT, ND_NEIGHBOR_ADVERT}),
 }
 
 _PREREQUISITES: Mapping[str, Mapping[str, frozenset[int]]] = {
@@ -61,7 +62,7 @@ _PREREQUISITES: Mapping[str, Mapping[str, frozenset[int]]] = {
     "icmpv6_type": _ICMPV6,
     "icmpv6_code": _ICMPV6,
     "ipv6_nd_target": _ND,
-    "ipv6_nd_sll": {**_ICMPV6, "icmpv6_type": frozenset({ND_SOLICITATION})},
+    "ipv6_nd_sll": {**_ICMPV6, "icmpv6_type": frozenset({ND_NEIGHBOR_SOLICIT})},
     "arp_op": _ARP,
     "arp_spa": _ARP,
     "arp_tpa": _ARP,
@@ -161,8 +162,8 @@ def comes_in_at(flow: Flow) -> Endpoint | None:
         return None
     if tag is None or tag == UNTAGGED:
         return Endpoint(ofport)
-    if isinstance(tag, int) and tag & TAGGED and tag & _VID_MASK:
-        return Endpoint(ofport, tag & _VID_MASK)
+    if isinstance(tag, int) and tag & TAGGED and tag != TAGGED:
+        return Endpoint(ofport, tag & ~TAGGED)
     return None
 
 

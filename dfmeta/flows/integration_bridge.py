@@ -27,6 +27,9 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
+from os_ken.lib.packet.icmpv6 import MLDV2_LISTENER_REPORT, ND_REDIREC, ND_ROUTER_ADVERT
+from os_ken.lib.packet.tcp import TCP_RST, TCP_SYN
+
 from dfmeta.flows.family import (
     IPV4,
     IPV6,
@@ -40,16 +43,14 @@ from dfmeta.flows.family import (
 )
 from dfmeta.flows.flow import (
     ARP_REQUEST,
-    ETH_ARP,
-    ETH_IP,
-    ETH_IPV6,
+    ETH_TYPE_ARP,
+    ETH_TYPE_IP,
+    ETH_TYPE_IPV6,
     IP_FRAG_ANY,
-    ND_ADVERTISEMENT,
-    ND_SOLICITATION,
-    PROTO_ICMPV6,
+    IPPROTO_ICMPV6,
+    ND_NEIGHBOR_ADVERT,
+    ND_NEIGHBOR_SOLICIT,
     TAGGED,
-    TCP_RST,
-    TCP_SYN,
     UNTAGGED,
     Action,
     Flow,
@@ -80,8 +81,6 @@ _VID_BITS = 12
 _PASS: Final = (SetField(Register.CHECKED, 1), Reclassify())
 _INTERFACE_ID: Final = "::ffff:ffff:ffff:ffff"
 """Mask of an IPv6 address."""
-_ROUTER_ADVERTISEMENT, _REDIRECT, _MLD_REPORT = 134, 137, 143
-"""Types of ICMPv6 (RFC 4861, 4; RFC 3810, 5.2)."""
 _LOCAL: Final = 0x02
 _NONE, _NONE6 = str(IPv4Address(0)), str(IPv6Address(0))
 """The addresses of a host that has none yet."""
@@ -440,7 +439,7 @@ def _source_table() -> tuple[Flow, ...]:
     return (
         *(
             flow(Purpose.SOURCE_ROUTER_DROP, _icmpv6(kind))
-            for kind in (_ROUTER_ADVERTISEMENT, ND_ADVERTISEMENT, _REDIRECT)
+            for kind in (ND_ROUTER_ADVERT, ND_NEIGHBOR_ADVERT, ND_REDIREC)
         ),
         flow(Purpose.SOURCE_DROP, {}),
     )
@@ -450,19 +449,19 @@ def source_checks(endpoint: Endpoint, binding: Binding) -> Iterator[Flow]:
     """Return the flows that pass a container's frames, and then the one that leads to them."""
     frames = {**frames_of(endpoint), "eth_src": binding.mac}
     address, interface = str(binding.ip), (interface_id(binding.mac), _INTERFACE_ID)
-    arp: dict[str, Value] = {"eth_type": ETH_ARP, "arp_sha": binding.mac}
+    arp: dict[str, Value] = {"eth_type": ETH_TYPE_ARP, "arp_sha": binding.mac}
     unspecified: dict[str, Value] = {"ipv6_src": _NONE6}
-    solicitation = {**_icmpv6(ND_SOLICITATION), **unspecified, "icmpv6_code": 0}
+    solicitation = {**_icmpv6(ND_NEIGHBOR_SOLICIT), **unspecified, "icmpv6_code": 0}
     matches: tuple[dict[str, Value], ...] = (
         {**arp, "arp_spa": address},
         # A probe, by which a host looks for others with its address (RFC 5227, 2.1.1).
         {**arp, "arp_op": ARP_REQUEST, "arp_spa": _NONE, "arp_tpa": address},
-        {"eth_type": ETH_IP, "ipv4_src": address},
+        {"eth_type": ETH_TYPE_IP, "ipv4_src": address},
         # The same over IPv6 (RFC 4862, 5.4.2), and the report of groups before it (RFC 3590).
         {**solicitation, "ipv6_nd_target": interface},
-        {**_icmpv6(_MLD_REPORT), **unspecified},
+        {**_icmpv6(MLDV2_LISTENER_REPORT), **unspecified},
         {
-            **_icmpv6(ND_ADVERTISEMENT),
+            **_icmpv6(ND_NEIGHBOR_ADVERT),
             "icmpv6_code": 0,
             "ipv6_src": interface,
             "ipv6_nd_target": interface,
@@ -471,7 +470,9 @@ def source_checks(endpoint: Endpoint, binding: Binding) -> Iterator[Flow]:
     for match in matches:
         yield flow(Purpose.SOURCE_OWN, {**frames, **match}, actions=_PASS)
     yield flow(
-        Purpose.SOURCE_OWN6, {**frames, "eth_type": ETH_IPV6, "ipv6_src": interface}, actions=_PASS
+        Purpose.SOURCE_OWN6,
+        {**frames, "eth_type": ETH_TYPE_IPV6, "ipv6_src": interface},
+        actions=_PASS,
     )
     # Tagged frames as well: no container sends them.
     unchecked = {"in_port": endpoint.ofport, Register.CHECKED: 0}
@@ -486,4 +487,4 @@ def interface_id(mac: str) -> str:
 
 
 def _icmpv6(kind: int) -> dict[str, Value]:
-    return {"eth_type": ETH_IPV6, "ip_proto": PROTO_ICMPV6, "icmpv6_type": kind}
+    return {"eth_type": ETH_TYPE_IPV6, "ip_proto": IPPROTO_ICMPV6, "icmpv6_type": kind}

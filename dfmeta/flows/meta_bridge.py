@@ -25,8 +25,8 @@ from dfmeta.flows.family import (
 )
 from dfmeta.flows.flow import (
     ARP_REQUEST,
-    ETH_ARP,
-    ND_SOLICITATION,
+    ETH_TYPE_ARP,
+    ND_NEIGHBOR_SOLICIT,
     TAGGED,
     Flow,
     Output,
@@ -73,7 +73,7 @@ class MetaTap:
 def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
     """Return the flows that do not depend on guests."""
     from_tap = frames_of(Endpoint(tap.ofport))
-    request: Mapping[str, Value] = {"eth_type": ETH_ARP, "arp_op": ARP_REQUEST}
+    request: Mapping[str, Value] = {"eth_type": ETH_TYPE_ARP, "arp_op": ARP_REQUEST}
     flows = [
         flow(Purpose.META_FROM_TAP_ARP, {**from_tap, **request}, goto=Stage.META_NEIGHBOURS),
         flow(Purpose.META_OTHER_DROP, {"in_port": tap.patch}),
@@ -86,7 +86,7 @@ def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
     for family, services in tap.services():
         flows += _of_version(tap, family, services)
     if tap.guest_ip6:
-        match, goto = {**from_tap, **icmpv6_message(ND_SOLICITATION)}, Stage.META_NEIGHBOURS
+        match, goto = {**from_tap, **icmpv6_message(ND_NEIGHBOR_SOLICIT)}, Stage.META_NEIGHBOURS
         flows.append(flow(Purpose.META_FROM_TAP_ND, match, actions=ADVERTISE, goto=goto))
     return tuple(flows)
 

@@ -33,8 +33,6 @@ CONTROLLER_ID = 0xD1FE
 
 METADATA_IP = "169.254.169.254"
 METADATA_PORT = 80
-PORT_IN_PORT = 0xFFFFFFF8
-"""OFPP_IN_PORT (OpenFlow 1.3, A.2.1): back to the port on which the packet came in."""
 
 
 class Stage(enum.IntEnum):

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-PORT_DOWN: Final = 1 << 0
-NO_RECV: Final = 1 << 2
-NO_FWD: Final = 1 << 5
+from os_ken.ofproto import ofproto_v1_3 as ofp
+
+PORT_DOWN, NO_RECV, NO_FWD = ofp.OFPPC_PORT_DOWN, ofp.OFPPC_NO_RECV, ofp.OFPPC_NO_FWD
 """Bits of ``config``."""
-LINK_DOWN: Final = 1 << 0
+LINK_DOWN: Final = ofp.OFPPS_LINK_DOWN
 """Bit of ``state``."""
 _HIDDEN_MAC: Final = "00:00:00:00:00:00"
 

@@ -16,7 +16,15 @@ from typing import Final
 
 from dfmeta.errors import KeyRangeError
 from dfmeta.flows.family import Family, family_of
-from dfmeta.flows.flow import ETH_ARP, ETH_IP, ETH_IPV6, Flow, SetField, Value, comes_in_at
+from dfmeta.flows.flow import (
+    ETH_TYPE_ARP,
+    ETH_TYPE_IP,
+    ETH_TYPE_IPV6,
+    Flow,
+    SetField,
+    Value,
+    comes_in_at,
+)
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint, GuestAddress, NextHop
@@ -59,7 +67,7 @@ _TO_SERVICE: Final = frozenset(
         Purpose.META_TO_PROXY,
     }
 )
-_VERSIONS: Final[Mapping[Value | None, int]] = {ETH_IP: 4, ETH_ARP: 4, ETH_IPV6: 6}
+_VERSIONS: Final[Mapping[Value | None, int]] = {ETH_TYPE_IP: 4, ETH_TYPE_ARP: 4, ETH_TYPE_IPV6: 6}
 """EtherType → version of IP."""
 
 

@@ -12,8 +12,11 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Any
 
+from os_ken.lib.packet import ether_types
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
+from os_ken.ofproto.nicira_ext import NXT_SET_CONTROLLER_ID
+from os_ken.ofproto.ofproto_common import NX_EXPERIMENTER_ID
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from dfmeta.flows.entry import Entry, Lean, read
@@ -43,12 +46,6 @@ from dfmeta.flows.pipeline import (
     purpose_of,
 )
 from dfmeta.model import Endpoint
-
-WHOLE_PACKET = 0xFFFF
-ETH_VLAN = 0x8100
-"""EtherType of an 802.1Q tag."""
-NX_EXPERIMENTER = 0x2320
-NXT_SET_CONTROLLER_ID = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +163,7 @@ class Wire:
         """
         return ofp_parser.OFPExperimenter(
             self.datapath,
-            experimenter=NX_EXPERIMENTER,
+            experimenter=NX_EXPERIMENTER_ID,
             exp_type=NXT_SET_CONTROLLER_ID,
             data=bytes(6) + controller_id.to_bytes(2, "big"),
         )
@@ -316,10 +313,10 @@ def _action(action: Action, classification: int) -> Any:
             return ofp_parser.OFPActionOutput(port)
         case ToController(controller_id=controller_id):
             return ofp_parser.NXActionController(
-                max_len=WHOLE_PACKET, controller_id=controller_id, reason=ofp.OFPR_ACTION
+                max_len=ofp.OFPCML_NO_BUFFER, controller_id=controller_id, reason=ofp.OFPR_ACTION
             )
         case PushVlan():
-            return ofp_parser.OFPActionPushVlan(ETH_VLAN)
+            return ofp_parser.OFPActionPushVlan(ether_types.ETH_TYPE_8021Q)
         case PopVlan():
             return ofp_parser.OFPActionPopVlan()
         case Reclassify():
@@ -328,7 +325,7 @@ def _action(action: Action, classification: int) -> Any:
             raise TypeError(f"{action} was read from a switch and cannot be sent")
 
 
-@lru_cache(256)
+@lru_cache
 def _odd_action(data: bytes, classification: int) -> Action:
     """Read an action from its bytes. Cached: the flows of all ports have the same few actions."""
     return _read_action(ofp_parser.OFPAction.parser(data, 0), classification)
@@ -344,9 +341,9 @@ def _read_action(action: Any, classification: int) -> Action:
             return Move(source, field, action.n_bits)
         case ofp_parser.OFPActionOutput():
             return Output(action.port)
-        case ofp_parser.NXActionController(max_len=0xFFFF):
+        case ofp_parser.NXActionController(max_len=ofp.OFPCML_NO_BUFFER):
             return ToController(action.controller_id)
-        case ofp_parser.OFPActionPushVlan(ethertype=0x8100):
+        case ofp_parser.OFPActionPushVlan(ethertype=ether_types.ETH_TYPE_8021Q):
             return PushVlan()
         case ofp_parser.OFPActionPopVlan():
             return PopVlan()

@@ -7,7 +7,16 @@ that run in a guest, and the holder of the listeners, import nothing of dfmeta: 
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+POLL: Final = 0.01
+"""Seconds between two checks of a condition that no event announces."""
+ANSWER_TIMEOUT: Final = 5.0
+"""Seconds for the answer of another program."""
+CHECK_INTERVAL: Final = 1.0
+"""Seconds between two checks of something that may change without a notice."""
+FULL_CHECK_INTERVAL: Final = 30.0
+"""Seconds between two checks of everything, even of what is reported when it changes."""
 
 
 class Clock(Protocol):

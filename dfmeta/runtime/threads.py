@@ -7,6 +7,8 @@ in :func:`sleep`, for an :class:`Event`, a :class:`Semaphore` or a queue, or in
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from eventlet import GreenPool as GreenPool
 from eventlet import Timeout as Timeout
 from eventlet import getcurrent as current
@@ -25,6 +27,8 @@ from eventlet.queue import LightQueue as Queue
 from eventlet.semaphore import Semaphore as Semaphore
 from eventlet.support.greenlets import GreenletExit as GreenletExit
 from eventlet.support.greenlets import greenlet as greenlet
+
+from dfmeta.runtime import clock
 
 __all__ = [
     "Empty",
@@ -48,6 +52,7 @@ __all__ = [
     "spawn_after",
     "spawn_detached",
     "wait_for_io",
+    "wait_until",
 ]
 
 wait_for_io = hubs.trampoline
@@ -58,3 +63,13 @@ call_in_thread = tpool.execute
 """Call a function in an OS thread of a pool, wait for it, and return its result."""
 end_pool = tpool.killall
 """End the pool of OS threads, after their calls."""
+
+
+def wait_until(condition: Callable[[], object], seconds: float) -> bool:
+    """Wait for a condition; return whether it held within *seconds*."""
+    deadline = clock.now() + seconds
+    while not condition():
+        if clock.now() >= deadline:
+            return False
+        sleep(clock.POLL)
+    return True

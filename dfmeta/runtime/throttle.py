@@ -23,6 +23,10 @@ from typing import Any, Final
 from dfmeta.model import Caller, Endpoint
 from dfmeta.runtime import clock
 
+FIRST_PAUSE: Final = 0.1
+"""Seconds from a failure to the next try."""
+LONGEST_PAUSE: Final = 4.0
+"""Seconds to the next try after many failures, less than a guest waits."""
 QUIET: Final = 60.0
 """Seconds after a log line in which similar lines are only counted."""
 ALL_GUESTS: Final = Endpoint(0)
@@ -39,14 +43,13 @@ class Backoff:
     caller that allows only one holds a lock of its own.
 
     :param first: seconds of the first rest.
-    :param most: each rest of a series is twice as long as the one before, up to this; None: all
-        have the length of the first.
+    :param most: each rest of a series is twice as long as the one before, up to this.
     """
 
     __slots__ = ("_failures", "_first", "_most", "until")
 
-    def __init__(self, first: float, most: float | None = None) -> None:
-        self._first, self._most = first, first if most is None else most
+    def __init__(self, first: float = FIRST_PAUSE, most: float = LONGEST_PAUSE) -> None:
+        self._first, self._most = first, most
         self._failures = 0
         self.until = -math.inf
         """The end of the latest rest."""

@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 Resolve = Callable[[str], Iterable[str]]
 
 PATIENCE: Final = 1.0
-"""Seconds that a readiness request waits for the database."""
+"""Seconds that a readiness request waits for the database; Kubernetes waits as long for it."""
 _READERS: Final = {"sqlite": 2, "postgresql": 8}
 _WRITERS: Final = {"sqlite": 1, "postgresql": 4}
 """Transactions at once, each with a connection that is kept open. SQLite allows one writer at a

@@ -117,7 +117,7 @@ class NovaBackend:
         self._settings = settings
         context = nova_context(settings, create=ssl.create_default_context)
         self._servers = [PooledServer(host, context) for host in dict.fromkeys(settings.hosts)]
-        self._rests = {server: Backoff(REST) for server in self._servers}
+        self._rests = {server: Backoff(REST, REST) for server in self._servers}
         """A server that rests is not used while there are others."""
         self._signed = functools.lru_cache(SIGNED_MAX)(functools.partial(signed, settings.secret))
 

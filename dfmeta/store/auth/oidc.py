@@ -41,8 +41,6 @@ SUBJECT_SHOWN: Final = 128
 SCOPE_CLAIMS: Final = ("scope", "scp")
 """The claim of RFC 8693, 4.2, and its name at some other issuers."""
 
-TIMEOUT: Final = 5.0
-"""Seconds for a connection to the issuer and its whole answer."""
 ANSWER_MAX: Final = 256 << 10
 """Bytes of an answer's body. A set of keys has some thousands."""
 
@@ -69,10 +67,6 @@ LIFESPAN: Final = 300.0
 """Seconds after which the keys are fetched again, and a withdrawn key is no longer accepted."""
 SEARCH_PAUSE: Final = 5.0
 """Seconds between two fetches for unknown key ids."""
-RETRY_PAUSE: Final = 2.0
-"""Seconds from a failed fetch to the next one, while there are no keys."""
-AWAY_PAUSE: Final = 30.0
-"""Seconds from a failed fetch to the next one, while there are keys."""
 
 UNAVAILABLE: Final = "authentication is not available at the moment"
 _PUBLIC: Final = frozenset({"kty", "kid", "alg", "crv", "n", "e", "x", "y"})
@@ -203,7 +197,7 @@ def discover(issuer: str) -> str:
     return uri
 
 
-def fetch_json(url: str, *, timeout: float = TIMEOUT) -> Any:
+def fetch_json(url: str, *, timeout: float = clock.ANSWER_TIMEOUT) -> Any:
     """Return the JSON document at *url*, ``http`` or ``https``. Redirections are not followed.
 
     :param timeout: seconds to connect and to answer.
@@ -304,7 +298,9 @@ class KeyCache:
             if not self._failure:
                 LOG.warning("no keys from the issuer of tokens: %s", error)
             self._failure = str(error)
-            self._due = clock.now() + (AWAY_PAUSE if self._keys else RETRY_PAUSE)
+            # Without keys each request needs the issuer; with keys one request waits for it.
+            pause = clock.FULL_CHECK_INTERVAL if self._keys else clock.CHECK_INTERVAL
+            self._due = clock.now() + pause
         else:
             LOG.log(
                 logging.INFO if self._failure or first else logging.DEBUG,

@@ -29,9 +29,6 @@ from dfmeta.store.db.dialect import (
     parse_url,
 )
 
-BUSY_SECONDS: Final = 5.0
-"""How long to wait for another writer."""
-RETRY_SECONDS: Final = 0.002
 _NO_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 _MAGIC: Final = b"SQLite format 3\0"
 _BACKUP: Final = "Make its backup with pg_dump --format=custom --file FILE DATABASE"
@@ -144,7 +141,7 @@ def _temporary(beside: Path) -> Iterator[Path]:
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """Open an existing file."""
     uri = f"{path.absolute().as_uri()}?mode=rw"
-    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as connection:
+    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
         yield connection
 
 
@@ -194,9 +191,9 @@ def _replace_content(path: Path, copy: Path) -> None:
 def _overwrite(path: Path, copy: Path) -> None:
     """Replace the contents of a database in one transaction.
 
-    :raises sqlite3.Error: also when another writer locks it for longer than :data:`BUSY_SECONDS`.
+    :raises sqlite3.Error: also when another writer locks it for longer than :data:`ANSWER_TIMEOUT`.
     """
-    deadline = clock.now() + BUSY_SECONDS
+    deadline = clock.now() + clock.ANSWER_TIMEOUT
 
     def check(status: int, _left: int, _all: int) -> None:
         if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and clock.now() > deadline:
@@ -209,4 +206,4 @@ def _overwrite(path: Path, copy: Path) -> None:
         # of up to 0.1 s, would almost never hit that moment.
         writer.execute("PRAGMA busy_timeout=0")
         # All pages at once: in pieces, each write by others would restart the copy.
-        reader.backup(writer, pages=-1, progress=check, sleep=RETRY_SECONDS)
+        reader.backup(writer, pages=-1, progress=check, sleep=clock.POLL)

@@ -39,11 +39,6 @@ from dfmeta.store.db.dialect import (
 )
 from dfmeta.store.db.migrations import current_revision, ensure_schema
 
-SECONDS: Final = 5.0
-"""Default time limit of an operation."""
-REST: Final = 1.0
-"""Seconds after a failed attempt to open the database during which no new attempt is made."""
-_RETRY_SECONDS: Final = 0.02
 _OPENING: Final = threading.Lock()
 """A process opens one database at a time: Alembic keeps the running migration in module globals.
 
@@ -92,14 +87,16 @@ class Database:
         without room for the database, raise no error here: later operations try again.
     """
 
-    def __init__(self, url: str, *, apart: Apart = at_once, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, url: str, *, apart: Apart = at_once, seconds: float = clock.ANSWER_TIMEOUT
+    ) -> None:
         self.dialect = _dialect(url, seconds)
         self.generation = 0
         """Grows when values that were read before may belong to another database."""
         self._apart = apart
         self._seconds = seconds
         self._opened = False
-        self._rest = Backoff(REST)
+        self._rest = Backoff()
         self._failure: StoreAwayError | StoreFullError | None = None
         with contextlib.suppress(StoreAwayError, StoreFullError):
             self._ready()
@@ -160,6 +157,7 @@ class Database:
             self._rest.failed(clock.now())
             self._failure = error
             raise
+        self._rest.succeeded()
         self._opened, self._failure = True, None
 
     def _call(self, step: Callable[[_Job], T], *, write: bool, seconds: float | None = None) -> T:
@@ -176,7 +174,7 @@ class Database:
                 except DBAPIError as error:
                     if not self.dialect.conflicts(error) or clock.now() >= deadline:
                         raise
-                clock.sleep(_RETRY_SECONDS)
+                clock.sleep(clock.POLL)
         except TimeoutError as error:
             raise self._lost(self._away("it is too slow")) from error
         except DBAPIError as error:
@@ -275,7 +273,7 @@ def schema_of(url: str) -> str | None:
 
     :raises ConfigError, StoreError: as :class:`Database` does.
     """
-    dialect = _dialect(url, SECONDS)
+    dialect = _dialect(url, clock.ANSWER_TIMEOUT)
     try:
         dialect.check_usable()
         with dialect.engine.begin() as connection:

@@ -14,8 +14,6 @@ from dfmeta.errors import StoreError
 
 OTHERS: Final = 0o077
 """Permissions that only the owner may have."""
-BUSY: Final = 1.0
-"""Seconds to wait for another process' lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +97,7 @@ def _revision(path: Path, *, logged: bool) -> str | None:
     # Without a log no process has the file open, and SQLite would create a log to read it
     # (wal.html, "Read-Only Databases").
     how = "mode=ro" if logged else "immutable=1"
-    connection = sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True, timeout=BUSY)
+    connection = sqlite3.connect(f"file:{quote(str(path))}?{how}", uri=True)
     with contextlib.closing(connection):
         tables = "SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'"
         if connection.execute(tables).fetchone() is None:

@@ -29,8 +29,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
 from dfmeta.store.db.cache import BYTES, ENTRY, LruCache
-from dfmeta.store.db.database import SECONDS, Apart, Database, at_once
+from dfmeta.store.db.database import Apart, Database, at_once
 from dfmeta.store.db.record import (
     KEEP,
     Address,
@@ -141,7 +142,9 @@ class Repository:
     :param seconds: time limit of each method.
     """
 
-    def __init__(self, url: str, *, apart: Apart = at_once, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, url: str, *, apart: Apart = at_once, seconds: float = ANSWER_TIMEOUT
+    ) -> None:
         self._database = Database(url, apart=apart, seconds=seconds)
         self._cache: LruCache[str, tuple[object, Record | None]] = LruCache(BYTES)
         """By id in lower case: a record, and the generation and version at which it was read."""

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar, cast
 from dfmeta import metrics
 from dfmeta.errors import LookupAnswerError, LookupAwayError
 from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import Backoff, LogThrottle
+from dfmeta.runtime.throttle import LONGEST_PAUSE, Backoff, LogThrottle
 from dfmeta.store.db.cache import LruCache
 from dfmeta.store.db.record import BOTH, Address, Kind, Need, Push, Record, stamp
 from dfmeta.store.db.repository import Repository
@@ -37,13 +37,6 @@ LOG = logging.getLogger(__name__)
 ENTRIES: Final = 16384
 """Maximum entries of each memory. A guest with a /64 can send requests from any number of
 addresses."""
-REST: Final = 1.0
-"""Seconds after a failure during which the same query is not sent again, so that not every guest of
-a boot storm waits for it."""
-
-LATER: Final = 5.0
-"""Seconds during which expired halves are served without a query after the upstream store was found
-away."""
 _MOVES: Final = 3
 """How often an address may move to another record during its lookup."""
 
@@ -189,7 +182,7 @@ class Puller:
             if record is None or not is_known:
                 raise
             memory = self._later if record.has(kind) else self._absent
-            memory.put(key, clock.now() + LATER)
+            memory.put(key, clock.now() + LONGEST_PAUSE)
             return record
         return self._repository.get(record_id)
 
@@ -236,7 +229,7 @@ class Puller:
                 self._repository.remove(kind, record_id, fetched=True)
         elif not self._store_fetched(fetched, over=before if forced else None):
             # The stored half is newer; do not query again soon.
-            self._later.put(key, clock.now() + max(LATER, self._lifetimes.expiry))
+            self._later.put(key, clock.now() + max(LONGEST_PAUSE, self._lifetimes.expiry))
 
     def _store_fetched(self, fetched: Push, *, over: Record | None = None) -> bool:
         self._absent.drop((fetched.kind, fetched.record_id))
@@ -343,7 +336,7 @@ def _raise_again(error: Exception) -> None:
 
 
 class LookupFailures:
-    """Recent failures: failed queries are logged, and not repeated for :data:`REST` seconds.
+    """Recent failures: failed queries are logged, and rest before they are repeated.
 
     A failure suspends the query that failed. All queries are suspended when no query could have
     been answered. All queries for one half are suspended when two different ones have failed
@@ -368,7 +361,8 @@ class LookupFailures:
         """Record a failure of *name*."""
         # A copy without traceback, which would keep its frames in memory.
         kept = type(error)(**error.fields)
-        entry = (Backoff(REST), kept)
+        before = self._failures.get(name)
+        entry = (before[0] if before is not None else Backoff(), kept)
         entry[0].failed(clock.now())
         self._failures.put(name, entry)
         half, whole = name[0], error.fields.get("whole")

@@ -35,8 +35,6 @@ EARLY: Final = 30.0
 """Seconds before its expiry at which a token is no longer used; at most a tenth of its lifetime."""
 LIFE: Final = 300.0
 """Lifetime of a token in seconds if the issuer does not give one."""
-LIFE_MAX: Final = 86400.0
-"""Longest lifetime of a token, in seconds."""
 _ERRORS: Final = frozenset(
     {
         *("invalid_request", "invalid_client", "invalid_grant", "invalid_scope"),
@@ -160,7 +158,6 @@ class IssuerToken:
         sound = isinstance(token, str) and len(token) < 65536 and TOKEN.fullmatch(token)
         if not sound or str(answer.get("token_type", "bearer")).lower() != "bearer":
             raise self._away("the token endpoint's answer contains no bearer token")
-        life = min(life, LIFE_MAX)
         self._token, self._until = token, begun + life - min(EARLY, life / 10)
 
     def _discover(self, deadline: float) -> tuple[str, bool]:

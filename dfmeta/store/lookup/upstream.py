@@ -30,6 +30,7 @@ from dfmeta.errors import (
 from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.http.responses import HttpResponse
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import FIRST_PAUSE, LONGEST_PAUSE
 from dfmeta.store.api.checks import MEMBERS, USERDATA_MAX
 from dfmeta.store.api.representations import ENVELOPE
 from dfmeta.store.api.requests import push_of
@@ -44,10 +45,6 @@ from dfmeta.store.strictjson import loads
 
 AT_ONCE: Final = 32
 """Concurrent queries for each half; further queries wait, within their time limit."""
-WAIT: Final = 0.05
-"""Seconds before the second try, doubled before each further one, plus up to as much at random."""
-WAIT_MAX: Final = 0.5
-"""Longest such wait in seconds, without the random part."""
 
 UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """In lower case."""
@@ -168,7 +165,7 @@ class Upstream:
             try:
                 return self._try(path, end)
             except LookupAwayError:
-                if number >= tries or clock.now() + WAIT >= end:
+                if number >= tries or clock.now() + FIRST_PAUSE >= end:
                     raise
             clock.sleep(min(pause(number), end - clock.now()))
             number += 1
@@ -196,7 +193,7 @@ class Upstream:
 
 def pause(attempt: int) -> float:
     """Return the seconds to wait after a try: doubled each time, plus a random part."""
-    return min(WAIT * 2.0 ** (attempt - 1), WAIT_MAX) * (1 + _random.random())
+    return min(FIRST_PAUSE * 2.0 ** (attempt - 1), LONGEST_PAUSE) * (1 + _random.random())
 
 
 def fetch(client: HttpClient, request: UrlRequest) -> HttpResponse:

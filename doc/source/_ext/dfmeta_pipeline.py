@@ -19,11 +19,12 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import nested_parse_with_titles
 
 from dfmeta.flows.flow import (
-    ETH_ARP,
-    ETH_IP,
-    ETH_IPV6,
-    PROTO_ICMPV6,
-    PROTO_TCP,
+    ETH_TYPE_ARP,
+    ETH_TYPE_IP,
+    ETH_TYPE_IPV6,
+    IPPROTO_ICMPV6,
+    IPPROTO_TCP,
+    PORT_IN_PORT,
     UNTAGGED,
     Action,
     Flow,
@@ -40,7 +41,6 @@ from dfmeta.flows.pipeline import (
     BR_INT,
     BR_META,
     META_TABLES,
-    PORT_IN_PORT,
     TABLES,
     Priority,
     Purpose,
@@ -58,12 +58,12 @@ from tools.draw_pipeline import (
 )
 
 _PROTOCOLS: Mapping[tuple[Value | None, Value | None], str] = {
-    (ETH_ARP, None): "arp",
-    (ETH_IP, None): "ip",
-    (ETH_IP, PROTO_TCP): "tcp",
-    (ETH_IPV6, None): "ipv6",
-    (ETH_IPV6, PROTO_TCP): "tcp6",
-    (ETH_IPV6, PROTO_ICMPV6): "icmp6",
+    (ETH_TYPE_ARP, None): "arp",
+    (ETH_TYPE_IP, None): "ip",
+    (ETH_TYPE_IP, IPPROTO_TCP): "tcp",
+    (ETH_TYPE_IPV6, None): "ipv6",
+    (ETH_TYPE_IPV6, IPPROTO_TCP): "tcp6",
+    (ETH_TYPE_IPV6, IPPROTO_ICMPV6): "icmp6",
     (None, None): "",
 }
 """eth_type and ip_proto → their name in ovs-fields(7)."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from dfmeta import model
 from dfmeta.admin import server as admin_server
 from dfmeta.admin import status
-from dfmeta.apps import controller, floods, reconciler
+from dfmeta.apps import floods, reconciler
 from dfmeta.attach.drivers import local
 from dfmeta.cli.store_target import TOKEN
 from dfmeta.cli.token_command import token
@@ -46,7 +46,7 @@ from dfmeta.ovsdb.external_ids import META_KEYS, PROVIDER_IDS
 from dfmeta.ovsdb.meta_bridge import SKIP_CLEANUP, mark_of
 from dfmeta.proxy import access, recent, tokens
 from dfmeta.proxy.engines.workers import workers
-from dfmeta.runtime import saved_state, throttle
+from dfmeta.runtime import clock, saved_state, throttle
 from dfmeta.store import strictjson
 from dfmeta.store.api import admin, representations, requests, routes
 from dfmeta.store.auth import caller, oidc
@@ -148,7 +148,7 @@ def _store_access() -> Iterable[str]:
     yield f"with {oidc.LEEWAY:g} seconds for clocks"
     yield f"every {oidc.LIFESPAN:g} seconds"
     yield f"once in {oidc.SEARCH_PAUSE:g} seconds at most"
-    yield f"may take {oidc.TIMEOUT:g} seconds and have {oidc.ANSWER_MAX} bytes"
+    yield f"may take {clock.ANSWER_TIMEOUT:g} seconds and have {oidc.ANSWER_MAX} bytes"
     yield f"RSA keys of {oidc.RSA_BITS} bits"
     *most, last = (*oidc.RSA_ALGORITHMS, *oidc.CURVES.values())
     yield f"signed with {', '.join(most)} or {last} by"
@@ -248,8 +248,8 @@ def _pipeline() -> Iterable[str]:
     fixed = [purpose.name for purpose in pipeline.BR_INT.purposes if purpose.is_needed]
     yield f"except {', '.join(fixed[:-1])} and {fixed[-1]}"
     yield f"in bundles of {reconciler.BATCH}"
-    yield f"every {controller.FULL_CHECK_INTERVAL:g} seconds"
-    yield {1.0: "every second"}[controller.CHECK_INTERVAL]
+    yield f"every {clock.FULL_CHECK_INTERVAL:g} seconds"
+    yield {1.0: "every second"}[clock.CHECK_INTERVAL]
     yield f"``{(COOKIE_PREFIX >> 32).to_bytes(4, 'big').decode()}``"
     yield f"The version is {COOKIE_VERSION}."
     yield f"cookie={COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
@@ -261,7 +261,7 @@ def _pipeline() -> Iterable[str]:
 def _pipeline_floods() -> Iterable[str]:
     yield from (f"* - {purpose.name} - {number} " for purpose, number in RATES.items())
     yield f"{RATE_OF_VM} first packets a second"
-    yield {1.0: "once a second"}[floods.INTERVAL]
+    yield {1.0: "once a second"}[clock.CHECK_INTERVAL]
     yield f"{floods.LONGEST:g} seconds"
 
 

@@ -10,7 +10,7 @@ import pytest
 from dfmeta import conf
 from dfmeta.conf import agent
 from dfmeta.errors import ConfigError
-from dfmeta.flows.flow import ETH_ARP, PROTO_TCP, Flow, Output
+from dfmeta.flows.flow import ETH_TYPE_ARP, IPPROTO_TCP, Flow, Output
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import METADATA_PORT, Purpose
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
@@ -101,9 +101,9 @@ PROOFS: Mapping[str, Callable[[Path], bool]] = {
     ),
     "Other services at 169.254.169.254": lambda _path: all(
         flow.field("tcp_dst") in (None, METADATA_PORT)
-        and flow.field("ip_proto") in (None, PROTO_TCP)
+        and flow.field("ip_proto") in (None, IPPROTO_TCP)
         for flow in at_guests()
-        if flow.field("eth_type") != ETH_ARP
+        if flow.field("eth_type") != ETH_TYPE_ARP
     ),
 }
 

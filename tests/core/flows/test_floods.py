@@ -141,15 +141,17 @@ def test_virtual_machine_has_a_budget_for_all_its_containers(world: World) -> No
 
 
 def test_surge_of_syns_of_a_known_address_is_dropped(world: World) -> None:
-    world.introduce(Host(1))
-    world.introduce(Host(2))
+    for host in (Host, Host6):
+        world.introduce(host(1))
+        world.introduce(host(2))
     surge(world, Host(1))
     assert world.floods.of(HERE) == SURGE
-    assert world.receive(1, Host(1).segment()) == []
     assert world.receive(1, Host(1).other(1).segment()) == []
-    for ofport, fields in ((1, FLAGS), (2, {}), (2, FLAGS)):
-        (out,) = world.receive(ofport, Host(ofport).segment(**fields))
-        assert out.port == TAP.ofport
+    for host in (Host, Host6):
+        assert world.receive(1, host(1).segment()) == []
+        for ofport, fields in ((1, FLAGS), (2, {}), (2, FLAGS)):
+            (out,) = world.receive(ofport, host(ofport).segment(**fields))
+            assert out.port == TAP.ofport
 
 
 def test_syns_at_the_rate_are_no_surge(world: World) -> None:

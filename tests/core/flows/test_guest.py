@@ -45,7 +45,6 @@ from tests.core.flows.world import (
     host,
     key_of,
     settle,
-    surge,
     tap_frame,
     untouched,
     versions,
@@ -110,28 +109,6 @@ def test_a_syn_of_an_unknown_address_goes_to_the_controller_alone(world: World) 
             frame = guest.segment(dst=service)
             expected = Out(ofp.OFPP_CONTROLLER, frame, CONTROLLER_ID)
             assert world.switch.receive(ofport, frame) == [expected]
-
-
-@versions
-def test_a_flood_of_one_port_leaves_the_others_served(world: World, version: int) -> None:
-    world.plug(1)
-    world.plug(2)
-    flood(world, host(version))
-    assert world.receive(1, host(version).segment()) == []
-    assert world.introduce(host(version, 2)).port == TAP.ofport
-
-
-@versions
-def test_a_flood_of_a_known_address_leaves_its_open_connections_theirs(
-    world: World, version: int
-) -> None:
-    world.plug(1)
-    guest = host(version)
-    world.introduce(guest)
-    surge(world, guest)
-    assert world.receive(1, guest.segment()) == []
-    (out,) = world.receive(1, guest.segment(flags=ACK))
-    assert out.port == TAP.ofport
 
 
 @versions

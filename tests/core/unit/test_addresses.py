@@ -26,7 +26,6 @@ PROXY = "192.0.2.1"
 HOSTNAME = "/latest/meta-data/hostname"
 TOKEN = "/latest/api/token"
 TTL = "X-aws-ec2-metadata-token-ttl-seconds: 60"
-PASSWORD = "/openstack/latest/password"
 
 
 class Reply:
@@ -272,15 +271,6 @@ def test_a_record_or_the_configuration_may_require_tokens(world: World, tmp_path
 def test_a_forwarded_request_gets_no_token(world: World) -> None:
     for peer in ("10.0.0.1", PROXY):
         assert world.token(peer, forwarded("10.0.0.1")).status == 403
-
-
-def test_password_is_set_once_for_each_guest(world: World) -> None:
-    sock = world.listener.connect("10.0.0.1")
-    for text in ("first", "second"):
-        send(sock, PASSWORD, method="POST", body=text)
-    assert [Reply(sock).status, Reply(sock).status] == [200, 409]
-    assert world.ask("10.0.0.1", PASSWORD).body == b"first"
-    assert world.ask("10.0.0.2", PASSWORD).body == b""
 
 
 # The database

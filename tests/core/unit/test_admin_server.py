@@ -138,19 +138,6 @@ def test_body_is_read_on_demand(world: World) -> None:
     assert world.seen == [b"abc"] * 2
 
 
-def test_100_continue_is_sent_when_the_body_is_read(world: World) -> None:
-    expects = ("Content-Length: 3", "Expect: 100-continue")
-    with world.connect() as sock:
-        sock.sendall(request("/read", *expects, method="POST"))
-        assert sock.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        sock.sendall(b"abc")
-        assert one_answer(sock) == (200, b"abc")
-        sock.sendall(request("/refuse", *expects, method="POST"))
-        assert one_answer(sock)[0] == 401
-    answer = world.ask(request("/read", "Content-Length: 1001", *expects[1:], method="POST"))
-    assert answer.startswith(b"HTTP/1.1 413 ")
-
-
 def test_a_malformed_body_is_refused_and_the_connection_closed(world: World) -> None:
     for body, status in (
         (b"%x\r\n" % (LIMIT + 1), 413),

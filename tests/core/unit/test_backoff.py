@@ -4,7 +4,7 @@ from dfmeta.runtime.throttle import Backoff
 
 
 def test_it_rests_after_a_failure_until_the_end_of_the_rest() -> None:
-    rest = Backoff(10.0)
+    rest = Backoff(10.0, 10.0)
     assert not rest.rests(-1e9)
     rest.failed(100.0)
     assert (rest.rests(100.0), rest.rests(109.9), rest.rests(110.0)) == (True, True, False)
@@ -13,7 +13,7 @@ def test_it_rests_after_a_failure_until_the_end_of_the_rest() -> None:
 
 
 def test_rests_of_a_series_grow_only_up_to_the_longest() -> None:
-    for most, expected in ((None, [0.5] * 5), (3.0, [0.5, 1.0, 2.0, 3.0, 3.0])):
+    for most, expected in ((0.5, [0.5] * 5), (3.0, [0.5, 1.0, 2.0, 3.0, 3.0])):
         rest, lengths = Backoff(0.5, most), []
         for _ in expected:
             rest.failed(0.0)

@@ -17,71 +17,6 @@ from tests.harness.certificates import Authority
 
 SECRET = "a secret nobody may see"
 LOOKUP = {"store__lookup_base_url": "https://store", "store__lookup_issuer": "https://login"}
-# CONTRACT.md, "Options": the names and defaults that operators rely on.
-DEFAULTS = {
-    "DEFAULT": {
-        "nova_metadata_host": "127.0.0.1",
-        "nova_metadata_port": 8775,
-        "nova_metadata_protocol": "http",
-        "nova_metadata_insecure": False,
-    },
-    "df_metadata": {
-        "ip": "169.254.169.254",
-        "host_ip": "169.254.169.254",
-        "port": 18080,
-        "metadata_interface": "tap-metadata",
-        "integration_bridge": "br-int",
-        "ovsdb_connection": "unix:/var/run/openvswitch/db.sock",
-        "openflow_connection": "auto",
-        "table_base": 200,
-        "classification_table": 0,
-        "hook_priority": 300,
-        "route_table": 2,
-        "backend": "store",
-        "engine": "wsgi",
-        "identity_scheme": "in_port",
-        "identity_sources": ["ovsdb", "libvirt"],
-        "subport_identity": "own",
-        "proxy_workers": 0,
-        "hold_timeout": 8,
-        "timeout_answer": "auto",
-        "startup_timeout": 30,
-        "admin_listen": "127.0.0.1:9697",
-        "state_path": "/var/lib/dfmeta",
-    },
-    "attachments": {
-        "enabled": False,
-        "driver": "local",
-        "vid_range": "2:4000",
-        "quota": 256,
-        "rate": 20,
-        "rest": 10,
-        "rest_unknown": 120,
-        "grace": 600,
-        "gc_min_age": 60,
-    },
-    "metadata_rate_limiting": {
-        "rate_limit_enabled": False,
-        "ip_versions": [4, 6],
-        "base_window_duration": 10,
-        "base_query_rate_limit": 10,
-        "burst_window_duration": 10,
-        "burst_query_rate_limit": 10,
-        "delay_max": 2,
-        "tolerated_queries": 32,
-    },
-    "store": {
-        "connection": "sqlite:////var/lib/dfmeta/store.db",
-        "http_tokens": "optional",
-        "ec2_tree": "cloud-init",
-        "max_body": 1048576,
-        "lookup_timeout": 2,
-        "lookup_retries": 2,
-        "lookup_negative_ttl": 10,
-        "lookup_expiry": 0,
-        "defaults": False,
-    },
-}
 
 
 @pytest.fixture(autouse=True)
@@ -96,16 +31,12 @@ def registered() -> dict[str, dict[str, cfg.Opt]]:
     }
 
 
-def test_an_option_has_the_contracts_default(load: Load) -> None:
-    conf = load()
-    for group, defaults in DEFAULTS.items():
-        section = conf if group == "DEFAULT" else conf[group]
-        assert {name: section[name] for name in defaults} == defaults
-        if group in ("DEFAULT", "store"):
-            others = registered()[group].keys() - defaults.keys()
-            assert [name for name in others if section[name]] == []
-    assert conf.attachments.allow == []
-    assert layout_of(conf.df_metadata) == Layout()
+def test_the_admin_listener_is_on_loopback_by_default(load: Load) -> None:
+    assert load().df_metadata.admin_listen == "127.0.0.1:9697"
+
+
+def test_the_default_tables_are_those_of_the_layout(load: Load) -> None:
+    assert layout_of(load().df_metadata) == Layout()
 
 
 BAD: dict[str, dict[str, tuple[str, ...]]] = {

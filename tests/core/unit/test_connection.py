@@ -195,17 +195,6 @@ def test_requests_of_one_connection_are_answered_in_order(server: Server, guest:
     assert [request.body for request in server.asked] == [b"", b"GET ", b"xy", b""]
 
 
-def test_a_request_may_come_in_any_pieces(server: Server, guest: Guest) -> None:
-    for byte in get("/a", "Content-Length: 2") + b"xy" + get("/b", "Connection: close"):
-        guest.send(bytes([byte]))
-        eventlet.sleep(0)
-    assert statuses(guest.rest()) == [200, 200]
-    assert [(request.path, request.body) for request in server.asked] == [
-        ("/a", b"xy"),
-        ("/b", b""),
-    ]
-
-
 def test_one_empty_line_before_a_request_is_skipped(server: Server, guest: Guest) -> None:
     for pieces in ((b"\r\n" + get("/a"),), (b"\r", b"\n", get("/b")), (b"\r\nG", get("/c")[1:])):
         for piece in pieces:

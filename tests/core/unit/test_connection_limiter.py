@@ -27,16 +27,6 @@ def test_waiting_connections_are_served_in_turn() -> None:
     assert places.leave(HERE, "d") is None
 
 
-def test_waiting_connections_of_a_port_are_bounded() -> None:
-    places = room()
-    for connection in "abcd":
-        places.enter(HERE, connection)
-    entry = places.enter(HERE, "e")
-    assert (entry.admission, entry.limit) == (Admission.REFUSED, "waiting_per_port")
-    assert len(places) == 4
-    assert places.leave(HERE, "e") is None, "it never was in"
-
-
 def test_idle_connection_with_unread_input_stays() -> None:
     places = room(FEW, "a")
     for connection in "ab":

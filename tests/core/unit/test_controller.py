@@ -10,8 +10,7 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta import metrics
-from dfmeta.apps import controller as controller_module
-from dfmeta.apps.reconciler import LATE
+from dfmeta.apps.channel import CONFIRM_TIMEOUT
 from dfmeta.errors import NotConnectedError
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.model import Endpoint, PortId
@@ -37,7 +36,7 @@ REMOVED = "Flows of dfmeta were removed from br-int"
 
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(controller_module, "CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(clock, "CHECK_INTERVAL", 0.01)
     rig = Rig()
     thread = eventlet.spawn(rig.controller.watch)
     yield rig
@@ -175,7 +174,7 @@ def test_removal_by_dfmeta_hides_anothers_for_a_moment_alone(
     rig.registry.remove_port(PortId("row-of-tap1"))
     rig.registry.set_port(port())
     let_hub_run()
-    later = clock.now() + LATE + 1
+    later = clock.now() + CONFIRM_TIMEOUT + 1
     monkeypatch.setattr(clock, "now", lambda: later)
     rig.controller.bridge.flow_removed(removed_of(hook(rig)))
     assert not rig.controller.bridge.ready
@@ -270,5 +269,5 @@ def test_right_flows_are_not_compared_at_each_check(reconciled: Rig) -> None:
         return sum(sample.value for sample in metrics.RECONCILES.collect()[0].samples)
 
     before = comparisons()
-    eventlet.sleep(20 * controller_module.CHECK_INTERVAL)
+    eventlet.sleep(20 * clock.CHECK_INTERVAL)
     assert comparisons() == before

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.flows.family import IPV4, IPV6, family_of, guest_request, key_request
-from dfmeta.flows.flow import Flow, Move, Output, SetField, ToController
+from dfmeta.flows.flow import PORT_IN_PORT, Flow, Move, Output, SetField, ToController
 from dfmeta.flows.integration_bridge import (
     ServedEndpoint,
     first_syn,
@@ -15,7 +15,7 @@ from dfmeta.flows.integration_bridge import (
     guest_flows,
     guest_syn,
 )
-from dfmeta.flows.pipeline import CONTROLLER_ID, PORT_IN_PORT, Layout, Purpose, Stage
+from dfmeta.flows.pipeline import CONTROLLER_ID, Layout, Purpose, Stage
 from dfmeta.identity.key import SLOTS, SLOTS6, VID_MAX
 from dfmeta.model import Endpoint
 from tests.core.unit.support import SERVICE6, TAP6, guests

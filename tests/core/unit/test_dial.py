@@ -114,11 +114,8 @@ def test_a_bridge_that_refuses_the_version_is_one_line_a_minute(
 ) -> None:
     now = [1000.0]
     refusals = Refusals("br-lan", clock=lambda: now[0])
-    assert not refusals.take()
     for _ in range(5):
         refusals.note()
-    assert refusals.take()
-    assert not refusals.take()
     (line,) = caplog.messages
     assert "ovs-vsctl add Bridge br-lan protocols OpenFlow13" in line
     now[0] += QUIET

@@ -19,7 +19,7 @@ from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import OFPORT_MAX, Endpoint, GuestAddress, NextHop
-from tests.core.unit.support import TAP, TAP6, Rig, address6, port, stats_bytes
+from tests.core.unit.support import TAP6, address6, stats_bytes
 from tests.harness.examples import examples
 
 WIRE = Wire(Layout())
@@ -176,16 +176,3 @@ def test_an_entry_that_is_too_short_or_too_long_is_refused() -> None:
         entry[:2] = struct.pack("!H", length)
         with pytest.raises(struct.error):
             Entry.parser(entry, 0)
-
-
-def test_a_stray_is_taken_away_by_the_match_of_its_entry() -> None:
-    rig = Rig()
-    rig.registry.set_port(port())
-    rig.connect()
-    (stray, *_rest) = guest_flows(ServedEndpoint(Endpoint(99)), TAP)
-    wire = rig.channel.wire
-    found = wire.found(entry_of(wire.add(stray)))
-    assert found is not None
-    removal = wire.remove_found(found)
-    assert dict(removal.match.items()) == dict(wire.remove(stray).match.items())
-    assert (removal.table_id, removal.priority) == (found.entry.table, found.entry.priority)

@@ -26,8 +26,6 @@ from dfmeta.wiring import process
 from dfmeta.wiring.process import BridgeLock, warn
 from tests.core.docs.sources import ROOT
 
-FOLDER = "/var/lib/dfmeta"
-"""Stands for a test's folder in the expected lines."""
 URL = "http://127.0.0.1:9697"
 UUID = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
 
@@ -186,133 +184,45 @@ LOGGED = {"unknown-option": _unknown_option, "store-gone": _gone}
 """Name of an error → what logs it."""
 
 
-PRINTED: Mapping[str, str] = {
-    "wrong-usage": (
-        "dfmeta: Invalid value for '--format': 'xml' is not one of 'table', 'json'. "
-        "See dfmeta ports --help [wrong-usage]"
-    ),
-    "wrong-option": (
-        "dfmeta-agent: option [df_metadata] hold_timeout = 'soon' is wrong: could not convert "
-        "string to float: 'soon'. Give a number from 0 to 60 [wrong-option]"
-    ),
-    "unknown-option": (
-        "WARNING dfmeta.wiring.process /var/lib/dfmeta/dfmeta.conf: [df_metadata] hold_timeot is "
-        "unknown to dfmeta and is ignored. Did you mean hold_timeout? [unknown-option]"
-    ),
-    "wrong-value": (
-        "dfmeta: INSTANCE = 'web1' is wrong: it is not a UUID with dashes, and no libvirt domain "
-        "on this host and no record has that name. Give the UUID as virsh domuuid or openstack "
-        "server show print it; dfmeta store list shows the names of records [wrong-value]"
-    ),
-    "cannot-start": (
-        "dfmeta-agent: cannot start: [df_metadata] state_path = '/var/lib/dfmeta/taken' cannot be "
-        "used: File exists. Name a directory that the daemon may write to, or create it for the "
-        "daemon's user [cannot-start]"
-    ),
-    "already-running": (
-        "dfmeta-agent: another dfmeta-agent already serves br-int (it holds @dfmeta-agent "
-        "f815baa431ff0d885c3effa10e34afae). Stop it first [already-running]"
-    ),
-    "not-running": (
-        "dfmeta: dfmeta-agent does not answer at 127.0.0.1:9697: connection refused. Start it, or "
-        "name its configuration with --config-file [not-running]"
-    ),
-    "system": (
-        "dfmeta: /var/lib/dfmeta/missing: No such file or directory. Check that this user may use "
-        "it, and that its disk works [system]"
-    ),
-    "unexpected": (
-        "dfmeta: KeyError in dfmeta/cli/ports_command.py:35: 'ofport'. This is an error in "
-        "dfmeta: report it to its maintainers, with the traceback that DFMETA_DEBUG=1 prints "
-        "[unexpected]"
-    ),
-    "ovsdb": (
-        "dfmeta: OVSDB at unix:/var/lib/dfmeta/db.sock: No such file or directory. Start Open "
-        "vSwitch, or correct [df_metadata] ovsdb_connection [ovsdb]"
-    ),
-    "no-switch-socket": (
-        "dfmeta: no program accepts connections on /var/lib/dfmeta/br-int.mgmt: No such file or "
-        "directory. Check that ovs-vswitchd runs and has the bridge of [df_metadata] "
-        "integration_bridge, and that this user may use its sockets [no-switch-socket]"
-    ),
-    "wrong-devices": (
-        "dfmeta: devices: devices[0].type: 7 is not of type string. Correct it: "
-        "doc/source/devices.rst has the rules for devices [wrong-devices]"
-    ),
-    "wrong-tag": (
-        "dfmeta: --tag 'lan': write nic:VALUE=TAG or disk:VALUE=TAG. dfmeta devices from-libvirt "
-        "--help shows how to write a rule [wrong-tag]"
-    ),
-    "no-record": (
-        "dfmeta: store: no record of 6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01. dfmeta store list "
-        "lists the records [no-record]"
-    ),
-    "import-incomplete": (
-        "dfmeta: store: 1 item not imported. Correct the entries that the lines above name, and "
-        "import them again [import-incomplete]"
-    ),
-    "backup": (
-        "dfmeta: store: /var/lib/dfmeta/dfmeta.conf: it is not an SQLite file. Name a file that "
-        "dfmeta store backup wrote [backup]"
-    ),
-    "store-damaged": (
-        "dfmeta: store: /var/lib/dfmeta/store.db: file is not a database. Restore a backup: "
-        "dfmeta store restore FILE, or move the file away for an empty store [store-damaged]"
-    ),
-    "store-gone": (
-        "ERROR dfmeta.store.api.admin the admin API has failed: store: /var/lib/dfmeta/store.db: "
-        "No such file or directory. Restore it with dfmeta store restore FILE, or restart for an "
-        "empty store [store-gone]"
-    ),
-    "store-read-only": (
-        "dfmeta: store: /var/lib/dfmeta/store.db: attempt to write a readonly database. Check "
-        "that its disk is mounted for writing, and that the server accepts writes "
-        "[store-read-only]"
-    ),
-    "store-full": (
-        "dfmeta: store: /var/lib/dfmeta/store.db: database or disk is full. Make room on the disk "
-        "of the database, and try again [store-full]"
-    ),
-    "store-busy": (
-        "dfmeta: store: /var/lib/dfmeta/store.db: database is locked. Try again; if it persists, "
-        "find the programs that use the file: fuser -v FILE [store-busy]"
-    ),
-    "store-access": (
-        "dfmeta: store: /var/lib/dfmeta/store.db: not a regular file. Name a file in [store] "
-        "connection: sqlite:////path/to/store.db [store-access]"
-    ),
-    "store-schema": (
-        "dfmeta: store: the database has schema 9999, this version of dfmeta knows up to 0004. "
-        "Install the newer dfmeta that wrote it, or restore a backup [store-schema]"
-    ),
-    "store-away": (
-        "dfmeta: store: http://127.0.0.1:1 does not answer: connection refused. Check that "
-        "dfmeta-store or dfmeta-agent runs there, and that its [df_metadata] admin_listen is an "
-        "address that other hosts can reach [store-away]"
-    ),
-    "store-refused": (
-        "dfmeta: store: http://127.0.0.1:9697 answers 401 (unauthorized request). Give a token "
-        "that may do this: --token-file FILE, or DFMETA_TOKEN [store-refused]"
-    ),
-    "no-api": (
-        "dfmeta: store: http://127.0.0.1:9697 answers 404. Give the [df_metadata] admin_listen of "
-        "a dfmeta with backend = store, without a path [no-api]"
-    ),
-    "token-file": (
-        "dfmeta: /var/lib/dfmeta/tokens: line 1: it is not JSON. Fix or remove that line; dfmeta "
-        "token create writes such lines [token-file]"
-    ),
-    "no-token": ("dfmeta: store: no token named ci. dfmeta token list shows the tokens [no-token]"),
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "wrong-usage": ("dfmeta: ", "'--format': 'xml'", "See dfmeta ports --help"),
+    "wrong-option": ("dfmeta-agent: ", "hold_timeout = 'soon'", "Give a number from 0 to 60"),
+    "unknown-option": ("WARNING ", "/dfmeta.conf", "hold_timeot", "Did you mean hold_timeout?"),
+    "wrong-value": ("dfmeta: ", "INSTANCE = 'web1'", "Give the UUID as virsh domuuid"),
+    "cannot-start": ("dfmeta-agent: ", "state_path = '", "/taken'", "Name a directory"),
+    "already-running": ("dfmeta-agent: ", "br-int", "(it holds @dfmeta-agent f815", "Stop it"),
+    "not-running": ("dfmeta: ", "127.0.0.1:1023: connection refused", "Start it, or name its"),
+    "system": ("dfmeta: ", "/missing: No such file", "Check that this user may use it"),
+    "unexpected": ("dfmeta: ", "ports_command.py:35: 'ofport'", "report it to its maintainers"),
+    "ovsdb": ("dfmeta: ", "unix:", "/db.sock: No such file", "Start Open vSwitch"),
+    "no-switch-socket": ("dfmeta: ", "/br-int.mgmt: No such file", "Check that ovs-vswitchd runs"),
+    "wrong-devices": ("dfmeta: ", "devices[0].type: 7", "Correct it: doc/source/devices.rst"),
+    "wrong-tag": ("dfmeta: ", "--tag 'lan'", "dfmeta devices from-libvirt --help shows"),
+    "no-record": ("dfmeta: store: ", UUID, "dfmeta store list lists the records"),
+    "import-incomplete": ("dfmeta: store: ", "1 item not imported", "Correct the entries"),
+    "backup": ("dfmeta: store: ", "/dfmeta.conf: it is not an SQLite", "Name a file that dfmeta"),
+    "store-damaged": ("dfmeta: store: ", "/store.db: file is not a", "Restore a backup: dfmeta"),
+    "store-gone": ("ERROR ", "/store.db: No such file", "Restore it with dfmeta store restore"),
+    "store-read-only": ("dfmeta: store: ", "/store.db: attempt to", "its disk is mounted for"),
+    "store-full": ("dfmeta: store: ", "/store.db: database or disk is full", "Make room"),
+    "store-busy": ("dfmeta: store: ", "/store.db: database is locked", "Try again", "fuser -v"),
+    "store-access": ("dfmeta: store: ", "/store.db: not a regular file", "Name a file in [store]"),
+    "store-schema": ("dfmeta: store: ", "9999", "knows up to 0004", "Install the newer dfmeta"),
+    "store-away": ("dfmeta: store: ", "http://127.0.0.1:1 does not", "Check that dfmeta-store"),
+    "store-refused": ("dfmeta: store: ", f"{URL} answers 401", "Give a token that may do this"),
+    "no-api": ("dfmeta: store: ", f"{URL} answers 404", "Give the [df_metadata] admin_listen"),
+    "token-file": ("dfmeta: ", "/tokens: line 1: it is not JSON", "Fix or remove that line"),
+    "no-token": ("dfmeta: store: ", "no token named ci", "dfmeta token list shows the tokens"),
 }
-"""Name of an error → its line as it is printed or logged."""
+"""Name of an error → how its line begins, and the thing, the value and the remedy that it names."""
 
 
-def test_each_line_is_printed_with_the_name_of_the_error(
+def test_each_line_names_the_error_the_value_and_the_remedy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert sorted(PRINTED) == sorted([*LINES, *RAISED, *LOGGED])
+    assert sorted(WORDS) == sorted([*LINES, *RAISED, *LOGGED])
     form = logging.Formatter("%(levelname)s %(name)s %(message)s")
-    for name, expected in PRINTED.items():
+    for name, (start, *words) in WORDS.items():
         folder = tmp_path / name
         folder.mkdir()
         if name in LOGGED:
@@ -321,11 +231,10 @@ def test_each_line_is_printed_with_the_name_of_the_error(
             (line,) = map(form.format, caplog.records)
         else:
             line = printed_by(folder, LINES[name]) if name in LINES else ended(name, folder)
-        line = line.replace(str(folder), FOLDER).replace("127.0.0.1:1023", "127.0.0.1:9697")
-        assert line == expected
-        assert line.endswith(f" [{name}]")
+        assert line.startswith(start)
+        assert re.search(".*".join(map(re.escape, [*words, f" [{name}]"])) + "$", line), line
 
 
-def test_example_of_the_page_is_a_line_that_is_printed() -> None:
+def test_example_of_the_page_is_a_line_that_is_printed(tmp_path: Path) -> None:
     page = (ROOT / "doc/source/errors.rst").read_text(encoding="utf-8")
-    assert PRINTED["wrong-option"] in " ".join(page.split())
+    assert ended("wrong-option", tmp_path) in " ".join(page.split())

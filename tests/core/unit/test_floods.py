@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from dfmeta.apps.floods import INTERVAL, Arrivals, Floods, SynReading
+from dfmeta.apps.floods import Arrivals, Floods, SynReading
 from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
 from dfmeta.model import Endpoint
+from dfmeta.runtime.clock import CHECK_INTERVAL
 
 STEPS = 20
 """Number of steps of a second."""
@@ -36,7 +37,7 @@ class Line:
             self.now = step / STEPS
             for endpoint, rate in self._rates.items():
                 self._send(endpoint, rate * (step + 1) // STEPS - rate * step // STEPS)
-            if step % int(STEPS * INTERVAL) == 0:
+            if step % int(STEPS * CHECK_INTERVAL) == 0:
                 self.floods.look()
         return self.passed
 

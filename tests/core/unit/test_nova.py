@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-import eventlet
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -19,7 +18,7 @@ from dfmeta.errors import (
     BackendTimeoutError,
     BackendUnreachableError,
 )
-from dfmeta.http.pool import OF_INSTANCE, KeptConnection
+from dfmeta.http.pool import KeptConnection
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.backends import nova, nova_requests
 from dfmeta.proxy.backends.nova_requests import explain
@@ -127,18 +126,6 @@ def test_password_is_forwarded_unchanged(upstream: Upstream, backend: Any) -> No
     (received,) = upstream.asked
     assert (received.body, received.header("content-type")) == (b"\0\xff", ["x/y"])
     assert received.header("content-length") == ["2"]
-
-
-def test_many_at_once_have_a_connection_each(upstream: Upstream, backend: Any) -> None:
-    asking = backend(upstream)
-    many = OF_INSTANCE + 3
-    asking_at_once = [eventlet.spawn(ask, asking) for _ in range(many)]
-    for thread in asking_at_once:
-        assert thread.wait().status == 200
-    assert len(upstream.connections) == many
-    for thread in [eventlet.spawn(ask, asking) for _ in range(many)]:
-        assert thread.wait().status == 200
-    assert len(upstream.connections) == many + 3
 
 
 def test_a_get_is_asked_again_until_there_is_an_answer(upstream: Upstream, backend: Any) -> None:

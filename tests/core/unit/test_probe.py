@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import eventlet
 import pytest
+from os_ken.lib.packet.tcp import TCP_ACK, TCP_RST, TCP_SYN
 
 from dfmeta.apps.channel import Channel
 from dfmeta.apps.probe import FAILURES, FROM_CONTROLLER, Probe
@@ -15,10 +16,10 @@ from dfmeta.errors import NotConnectedError
 from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import Layout
 from dfmeta.identity.key import IN_PORT, NEXT_HOP_MAC, PROBE_KEY
-from dfmeta.packets import FLAG_ACK, FLAG_RST, FLAG_SYN, Segment, parse_segment, write_segment
+from dfmeta.packets import Segment, parse_segment, write_segment
 from tests.core.unit.support import TAP, TAP6
 
-SYN_ACK = FLAG_SYN | FLAG_ACK
+SYN_ACK = TCP_SYN | TCP_ACK
 
 
 class Host:
@@ -71,7 +72,7 @@ def back(segment: Segment, *, flags: int = SYN_ACK, spoil: bool = False) -> byte
 
 
 def of_syns(**how: Any) -> Callable[[Segment], bytes | None]:
-    return lambda segment: back(segment, **how) if segment.flags == FLAG_SYN else None
+    return lambda segment: back(segment, **how) if segment.flags == TCP_SYN else None
 
 
 def test_an_answer_proves_the_path_and_is_reset() -> None:
@@ -81,8 +82,8 @@ def test_an_answer_proves_the_path_and_is_reset() -> None:
     assert host.probe.passes
     syn, reset = host.sent
     assert (str(syn.source), str(syn.destination)) == (PROBE_KEY, TAP.ip)
-    assert (syn.destination_port, syn.flags) == (TAP.port, FLAG_SYN)
-    assert (reset.flags, reset.sequence) == (FLAG_RST, (syn.sequence + 1) & 0xFFFFFFFF)
+    assert (syn.destination_port, syn.flags) == (TAP.port, TCP_SYN)
+    assert (reset.flags, reset.sequence) == (TCP_RST, (syn.sequence + 1) & 0xFFFFFFFF)
     assert reset.source_port == syn.source_port
 
 
@@ -92,7 +93,7 @@ def test_an_answer_over_ipv6_proves_the_path_and_is_reset() -> None:
     syn, reset = host.sent
     assert str(syn.source) == IN_PORT.probe_key(6)
     assert (str(syn.destination), syn.destination_port) == (TAP6.ip6, TAP6.port)
-    assert reset.flags == FLAG_RST
+    assert reset.flags == TCP_RST
     silent = Host(lambda _segment: None, version=6, tap=TAP6)
     assert f"[{TAP6.ip6}]:{TAP6.port}" in silent.probe.ask().cause
 
@@ -100,8 +101,8 @@ def test_an_answer_over_ipv6_proves_the_path_and_is_reset() -> None:
 def test_silence_and_refusal_differ() -> None:
     for answers, word in (
         (lambda _segment: None, "does not answer"),
-        (of_syns(flags=FLAG_RST | FLAG_ACK), "refuses"),
-        (of_syns(flags=FLAG_ACK), "refuses"),
+        (of_syns(flags=TCP_RST | TCP_ACK), "refuses"),
+        (of_syns(flags=TCP_ACK), "refuses"),
     ):
         result = Host(answers).probe.ask()
         assert not result.answered, word
@@ -186,7 +187,7 @@ def test_it_probes_when_it_is_due_and_ready_alone() -> None:
     def pause(_seconds: float) -> None:
         nonlocal now, ready
         now += 5.0
-        seen.append(len([one for one in host.sent if one.flags == FLAG_SYN]))
+        seen.append(len([one for one in host.sent if one.flags == TCP_SYN]))
         ready = len(seen) < 4
         if len(seen) == 8:
             raise EndedError

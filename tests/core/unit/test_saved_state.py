@@ -86,13 +86,6 @@ def write(folder: Path, text: str) -> StateFile:
     return StateFile(folder)
 
 
-@IN_ONE_FOLDER
-@given(STATES)
-def test_a_state_comes_back_as_it_was_saved(tmp_path: Path, state: SavedState) -> None:
-    StateFile(tmp_path).save(state)
-    assert StateFile(tmp_path).load() == state
-
-
 def test_a_folder_is_made_for_the_daemon_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     StateFile(folder).save(SavedState(port=5))

@@ -10,11 +10,11 @@ import pytest
 from eventlet.green import socket
 
 from dfmeta.errors import BackendUnreachableError
-from dfmeta.http.pool import IDLE, PooledServer
+from dfmeta.http.pool import PooledServer
 from dfmeta.model import HttpHost
 from dfmeta.proxy.backends import nova
 from dfmeta.runtime import clock
-from tests.core.unit.nova_support import IDENTITY, OTHER, PASSWORD, Counted, answering, ask
+from tests.core.unit.nova_support import OTHER, PASSWORD, Counted, answering, ask
 from tests.core.unit.support import INSTANCE, until
 from tests.core.unit.upstream import OK, Asked, Upstream, server_context
 from tests.harness.certificates import Authority
@@ -113,19 +113,6 @@ def test_late_bytes_of_a_connection_reach_no_other_instance(pair: Pair) -> None:
     server.script = lambda _request: OK
     heard(asking)
     assert ask(asking).body == b"{}"
-
-
-def test_connection_is_used_again_by_its_own_instance_until_it_is_idle_for_long(pair: Pair) -> None:
-    start, build = pair
-    server = start()
-    asking = build(server)
-    for identity in (IDENTITY, OTHER) * 3:
-        ask(asking, identity=identity)
-    assert len(server.connections) == 2
-    eventlet.sleep(IDLE)
-    assert len(asking._servers[0]._pool) == 0
-    ask(asking)
-    assert len(server.connections) == 3
 
 
 def test_bytes_behind_an_answer_end_its_connection(upstream: Upstream, backend: Any) -> None:

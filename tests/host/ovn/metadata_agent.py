@@ -42,7 +42,7 @@ class MetadataAgent(Daemon):
         """
         host = chassis.host
         super().__init__(host.namespace, "ovnmeta")
-        self._program = program
+        self.program = program
         entered = self.folder / "entered"
         shell = ["sh", "-euc", _KEEPER.format(entered)]
         self._keeper = host.namespace.spawn(["unshare", "--mount", *shell])
@@ -75,7 +75,7 @@ class MetadataAgent(Daemon):
 
     def start(self) -> Self:
         """Start the agent; see :meth:`serves`."""
-        command = [str(PYTHON), "-I", str(PYTHON.with_name(self._program))]
+        command = [str(PYTHON), "-I", str(PYTHON.with_name(self.program))]
         files = ["--config-file", str(self.config_file)]
         self._spawn([*command, *files], env={"PATH": self._path})
         return self

@@ -19,14 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.errors import AuthUnavailable, Forbidden, IssuerError, Unauthorized
+from dfmeta.runtime import clock
 from dfmeta.store.auth import oidc as auth_keys
 from dfmeta.store.auth.caller import INVALID, Authorizer
 from dfmeta.store.auth.oidc import (
     ANSWER_MAX,
-    AWAY_PAUSE,
     LEEWAY,
     LIFESPAN,
-    RETRY_PAUSE,
     SEARCH_PAUSE,
     SUBJECT_SHOWN,
     KeyCache,
@@ -318,7 +317,7 @@ def test_known_keys_stay_valid_while_the_issuer_is_away(
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
     issuer.keys.append(jwk(new, kid="new"))
     issuer.start()
-    CLOCK.advance(AWAY_PAUSE)
+    CLOCK.advance(clock.FULL_CHECK_INTERVAL)
     assert rig.passes(issuer.token(new, "new", scope="read"))
 
 
@@ -335,7 +334,7 @@ def test_an_issuer_without_an_answer_is_reported_and_asked_again(
     assert len(caplog.records) == 1
     assert token not in caplog.text
     issuer.start()
-    CLOCK.advance(RETRY_PAUSE)
+    CLOCK.advance(clock.CHECK_INTERVAL)
     assert rig.passes(token)
 
 

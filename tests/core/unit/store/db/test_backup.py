@@ -12,6 +12,7 @@ import eventlet
 import pytest
 
 from dfmeta.errors import ConfigError, StoreError
+from dfmeta.runtime import clock
 from dfmeta.store.db import backup as copies
 from dfmeta.store.db import dialect
 from dfmeta.store.db.repository import Repository
@@ -123,7 +124,7 @@ def test_another_program_that_keeps_the_store_locked_is_named(
     repository: Repository, url: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies.backup(url, file)
-    monkeypatch.setattr(copies, "BUSY_SECONDS", -1)
+    monkeypatch.setattr(clock, "ANSWER_TIMEOUT", -1)
     other = sqlite3.connect(database_file(url), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError, match=r"another program has been writing|locked"):

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, text
 
 from dfmeta.errors import StoreError, StoreFullError
 from dfmeta.runtime import clock
-from dfmeta.store.db.database import REST
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 from dfmeta.store.db.dialect import Sqlite
 from dfmeta.store.db.record import Kind, Network, Push, Whole
 from dfmeta.store.db.repository import DEFAULTS, PAGE, PAGE_TEXT, PutResult, Repository
@@ -54,7 +54,7 @@ def test_a_database_without_room_is_made_when_there_is_some(
         for _ in range(2):
             with pytest.raises(StoreFullError, match=r"store.db: No space left on device"):
                 repository.get(INSTANCE)
-            clock.sleep(REST)
+            clock.sleep(LONGEST_PAUSE)
     with repository:
         repository.put(INSTANCE, document={"hostname": "a"})
         assert read(repository, INSTANCE).id == INSTANCE

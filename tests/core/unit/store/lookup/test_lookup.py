@@ -10,10 +10,9 @@ import pytest
 from dfmeta import metrics
 from dfmeta.errors import LookupAnswerError, LookupAwayError, StoreError
 from dfmeta.http.responses import HttpResponse
-from dfmeta.runtime.throttle import QUIET
+from dfmeta.runtime.throttle import FIRST_PAUSE, LONGEST_PAUSE, QUIET
 from dfmeta.store.db.record import METADATA_ALONE, USERDATA_ALONE, Kind, Record
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.lookup.puller import LATER, REST
 from dfmeta.store.lookup.upstream import AT_ONCE, pause
 from tests.core.unit.store.lookup.support import (
     ADDRESS,
@@ -209,7 +208,7 @@ def test_a_failure_is_an_error_and_no_absence(
         assert repository.get(INSTANCE) is None, answer
         store.answer = store.known
         store.answers = {METADATA: metadata()}
-        CLOCK.advance(REST)
+        CLOCK.advance(LONGEST_PAUSE)
         assert hostname(puller.get(INSTANCE)) == "a", answer
         repository.delete(INSTANCE)
 
@@ -240,7 +239,7 @@ def test_all_tries_share_their_time(store: OtherStore, build: Build) -> None:
 
 
 def test_pauses_between_tries_grow_and_differ() -> None:
-    for attempt, least in ((1, 0.05), (3, 0.2), (9, 0.5)):
+    for attempt, least in ((1, FIRST_PAUSE), (3, 4 * FIRST_PAUSE), (9, LONGEST_PAUSE)):
         pauses = {pause(attempt) for _ in range(20)}
         assert len(pauses) > 1
         assert all(least <= pause <= 2 * least for pause in pauses), attempt
@@ -254,7 +253,7 @@ def test_a_failed_query_rests_and_others_go_on(store: OtherStore, build: Build) 
             puller.get(INSTANCE)
     assert puller.get(OTHER_INSTANCE) is None
     assert store.targets().count(METADATA) == 1
-    CLOCK.advance(REST)
+    CLOCK.advance(LONGEST_PAUSE)
     with pytest.raises(LookupAwayError):
         puller.get(INSTANCE)
     assert store.targets() == [METADATA]
@@ -278,7 +277,7 @@ def test_a_failure_is_logged_once_in_a_while(
 ) -> None:
     store.always(reply(SCRIPT.encode(), status=500))
     puller = build()
-    for rest, lines in ((REST, 1), (QUIET, 1), (REST, 2)):
+    for rest, lines in ((LONGEST_PAUSE, 1), (QUIET, 1), (LONGEST_PAUSE, 2)):
         with pytest.raises(LookupAwayError):
             puller.get(INSTANCE)
         assert len(caplog.records) == lines
@@ -301,7 +300,7 @@ def test_queries_are_counted_by_their_outcome(store: OtherStore, build: Build) -
     with pytest.raises(LookupAwayError):
         puller.get(INSTANCE)
     store.answers = {USERDATA: NONSENSE}
-    CLOCK.advance(REST)
+    CLOCK.advance(LONGEST_PAUSE)
     with pytest.raises(LookupAnswerError):
         puller.get(INSTANCE)
     assert puller.find(ADDRESS + 100) is None
@@ -381,7 +380,7 @@ def test_an_expired_record_is_served_while_upstream_fails(
         assert len(store.asked) <= 2, answer
         store.answer = store.known
         store.answers[METADATA] = metadata("b")
-        CLOCK.advance(LATER)
+        CLOCK.advance(LONGEST_PAUSE)
         assert hostname(puller.get(INSTANCE)) == "b", answer
 
 
