@@ -43,8 +43,6 @@ _FORMATS = frozenset({"0.0.1", "0.0.4", "1.0.0"})
 _VERSION = re.compile(r";\s*version=([^;]*)")
 
 
-REUSED: Final = 1.0
-"""Seconds for which a text is reused at most."""
 SHARE: Final = 10
 """A text is reused for so many times as long as it took to make it: a small one is always new."""
 
@@ -71,7 +69,7 @@ class ListingCache:
             if begun >= self._until:
                 self._text = self._apart(encode, self._make())
                 made = clock.now()
-                self._until = made + min(SHARE * (made - begun), REUSED)
+                self._until = made + min(SHARE * (made - begun), clock.CHECK_INTERVAL)
             return self._text
 
     def forget(self) -> None:

@@ -32,14 +32,9 @@ from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.clock import CHECK_INTERVAL
 from dfmeta.runtime.hub import Turns
-from dfmeta.runtime.throttle import LogThrottle
+from dfmeta.runtime.throttle import LogThrottle, pause_after
 
 LOG = logging.getLogger(__name__)
-
-SHARE: Final = 0.03
-"""Share of the time that reading the flows of thousands of ports may take."""
-LONGEST_PAUSE: Final = 4.0
-"""Longest time in seconds between two readings, with any number of ports."""
 
 BY_FLOW: Mapping[Purpose, metrics.Dropped] = {
     Purpose.GUEST_FRAGMENT: "fragment",
@@ -80,7 +75,7 @@ class Arrivals:
     """Reads from the switch how many SYNs each guest's port has sent.
 
     One small aggregate request shows whether any SYN came at all. Only then are the flows read, and
-    not more often than :data:`SHARE` of the time allows.
+    with a pause after each reading.
 
     :param keys: the key scheme.
     :param clock: monotonic seconds.
@@ -156,7 +151,7 @@ class Arrivals:
         counters = self._by_endpoint(request, "the dump of flows of SYNs")
         ended = self._clock()
         self._reading = SynReading(counters, ended)
-        self._total, self._due = total, ended + min((ended - begun) / SHARE, LONGEST_PAUSE)
+        self._total, self._due = total, ended + pause_after(ended - begun)
 
     def _by_endpoint(self, request: object, what: str) -> Counter[Endpoint]:
         """Return the packets of the flows in a dump by endpoint."""

@@ -18,6 +18,8 @@ from oslo_config import cfg
 
 import dfmeta.conf
 from dfmeta.errors import printable
+from dfmeta.runtime.clock import CHECK_INTERVAL
+from dfmeta.runtime.throttle import PROGRESS
 from dfmeta.wiring.process import PROG
 
 if TYPE_CHECKING:
@@ -30,10 +32,6 @@ SENTENCE: Final = 200
 CONFIG_FILE: Final = "--config-file"
 _CONFIG_FILES: Final = f"{__name__}.config_files"
 
-BEGIN: Final = 1.0
-"""Seconds before the first line of progress."""
-LINES: Final = 5.0
-"""Seconds between two lines of progress."""
 
 Row = Mapping[str, object]
 T = TypeVar("T")
@@ -279,10 +277,10 @@ def shown(what: str, *, unit: str = "", total: int | None = None) -> Iterator[Wo
     work, done = Work(printable(what), unit, total), threading.Event()
 
     def write() -> None:
-        pause = BEGIN
+        pause = CHECK_INTERVAL
         while not done.wait(pause):
             click.echo(f"{PROG}: {work.line()}", err=True)
-            pause = LINES
+            pause = PROGRESS
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()

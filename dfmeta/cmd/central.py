@@ -23,7 +23,7 @@ from dfmeta.admin.server import AdminServer
 from dfmeta.admin.status import StatusPage
 from dfmeta.cmd import status_page
 from dfmeta.cmd.keepers import ADMIN_OPTION, activated, notify
-from dfmeta.cmd.service import TICK, Signals, log_readiness, run_service
+from dfmeta.cmd.service import Signals, log_readiness, run_service
 from dfmeta.cmd.state_path import TokenKey
 from dfmeta.conf import unknown_options
 from dfmeta.conf.values import keep_running_values
@@ -33,7 +33,7 @@ from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, 
 from dfmeta.proxy.application import Application, AppSettings, guest_server
 from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
-from dfmeta.runtime import hub, threads
+from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.hub import Health
 from dfmeta.runtime.throttle import SharedComplaints
 from dfmeta.store.db.record import parse_network
@@ -92,7 +92,7 @@ class Central:
         starting.link(lambda _thread: self._bell.ring())
         try:
             while not self._signals.ending:
-                self._bell.wait(TICK)
+                self._bell.wait(clock.CHECK_INTERVAL)
                 hub.VITAL.check()
                 if starting.dead and (error := starting.wait()) is not None:
                     raise error

@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import connect
-from dfmeta.cmd.faults import LINES, StartupProgress
+from dfmeta.cmd.faults import StartupProgress
 from dfmeta.cmd.keepers import make_keeper
 from dfmeta.cmd.tap import wanted_side
 from dfmeta.conf.agent import layout_of
@@ -29,10 +29,9 @@ from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.saved_state import SavedState, StateFile
+from dfmeta.runtime.throttle import PROGRESS
 
 LOG = logging.getLogger(__name__)
-
-POLL = 0.05
 
 
 class Cleanup:
@@ -122,7 +121,7 @@ class Cleanup:
 
     def _say_removing(self) -> None:
         while True:
-            threads.sleep(LINES)
+            threads.sleep(PROGRESS)
             LOG.info("Still removing the flows of %s", self._group.integration_bridge)
 
     def _updated(self, update: Update) -> None:
@@ -138,4 +137,4 @@ class Cleanup:
                     remedy="Start Open vSwitch and run --cleanup again",
                 )
             waiting.say(lambda: f"{what} has not answered")
-            threads.sleep(POLL)
+            threads.sleep(clock.POLL)

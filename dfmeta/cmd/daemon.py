@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from typing import Final
 
 from oslo_config import cfg
 
@@ -25,7 +24,7 @@ from dfmeta.cmd.agent_admin import PROG, AgentAdmin
 from dfmeta.cmd.keepers import activated_guests, notify
 from dfmeta.cmd.parts import Parts
 from dfmeta.cmd.proxy import Proxy
-from dfmeta.cmd.service import TICK, Signals, log_readiness, run_service
+from dfmeta.cmd.service import Signals, log_readiness, run_service
 from dfmeta.conf import unknown_options
 from dfmeta.conf.values import keep_running_values
 from dfmeta.doctor.checks_system import ANOTHER_IP, cloud_signs
@@ -34,15 +33,12 @@ from dfmeta.host.system import EarlierService, own_route
 from dfmeta.model import Port
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.runtime import clock, hub, threads
+from dfmeta.runtime.clock import CHECK_INTERVAL
+from dfmeta.runtime.throttle import FIRST_PAUSE
 from dfmeta.wiring import process
 from dfmeta.wiring.process import BridgeLock, set_up_logging, warn
 
 LOG = logging.getLogger("dfmeta.agent")
-
-POLL: Final = 0.05
-"""Seconds between two checks of a condition."""
-FIRST_ROUND: Final = 0.5
-"""Maximum number of seconds that the start waits for the identity sources."""
 
 
 class Start:
@@ -161,9 +157,7 @@ class Start:
         )
 
     def _await_identities(self) -> None:
-        with threads.Timeout(FIRST_ROUND, False):
-            while not self._parts.identities.resolver.settled():
-                threads.sleep(0.01)
+        threads.wait_until(self._parts.identities.resolver.settled, CHECK_INTERVAL)
 
     def _await_switch(self) -> bool:
         controller = self._parts.controller
@@ -225,12 +219,10 @@ class Start:
             if clock.now() >= self._deadline and not busy():
                 raise error()
             waiting.say(lambda: str(error().cause))
-            threads.sleep(POLL)
+            self._parts.bell.wait(FIRST_PAUSE)
         return True
 
 
-PAUSE = 0.1
-"""Minimum seconds between two iterations, and the maximum while tap-metadata is not in place."""
 CLI = (
     cfg.BoolOpt(
         "cleanup",
@@ -337,11 +329,11 @@ class Daemon:
     def _rest(self) -> None:
         """Wait for the next iteration of the main loop."""
         parts = self.parts
-        longest = min(TICK, parts.memory.due_in(parts.registry))
-        rung = parts.bell.wait(max(PAUSE, longest) if parts.tap.in_place else PAUSE)
+        longest = min(CHECK_INTERVAL, parts.memory.due_in(parts.registry))
+        rung = parts.bell.wait(max(FIRST_PAUSE, longest) if parts.tap.in_place else FIRST_PAUSE)
         if rung and not self._signals.ending:
             # Collect simultaneous events, of thousands of ports, for one iteration.
-            threads.sleep(PAUSE)
+            threads.sleep(FIRST_PAUSE)
 
     def _stop(self) -> None:
         LOG.info("dfmeta-agent ends")

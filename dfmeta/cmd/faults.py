@@ -18,14 +18,12 @@ from dfmeta.errors import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.ovsdb.meta_bridge import TapElsewhereError
 from dfmeta.ovsdb.rows import Bridge
 from dfmeta.runtime import clock
+from dfmeta.runtime.clock import CHECK_INTERVAL
+from dfmeta.runtime.throttle import PROGRESS
 from dfmeta.wiring.process import BridgeLock
 
 LOG = logging.getLogger(__name__)
 
-BEGIN: Final = 1.0
-"""Seconds of waiting before the first log line."""
-LINES: Final = 5.0
-"""Seconds between two log lines."""
 EXTENSION: Final = 60.0
 """Seconds that systemd is requested to wait for the next extension or for readiness."""
 
@@ -41,7 +39,7 @@ class StartupProgress:
         self._clock = clock
         self._begun = clock()
         self._deadline = deadline
-        self._next = self._begun + BEGIN
+        self._next = self._begun + CHECK_INTERVAL
 
     def say(self, why: Callable[[], str]) -> None:
         """Log a line if the next one is due, and request more time from systemd.
@@ -55,7 +53,7 @@ class StartupProgress:
         now = self._clock()
         if now < self._next:
             return
-        self._next = now + LINES
+        self._next = now + PROGRESS
         notify(os.environ, f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}")
         left = self._deadline - now
         ends = f"giving up in {left:.0f} s" if left > 0 else "still making progress"

@@ -25,7 +25,7 @@ from dfmeta.errors import HostError, StartError
 from dfmeta.host.process import named_sockets
 from dfmeta.http.sockets import adopt
 from dfmeta.model import HttpHost
-from dfmeta.runtime import threads
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import green_socket, original
 from dfmeta.wiring.process import bridge_id
 
@@ -40,9 +40,6 @@ GUEST_OPTIONS: Final = {4: "[df_metadata] host_ip:port", 6: "[df_metadata] host_
 """Version of IP → the options that set the address of a host's listener for guests."""
 FD_NAMES: Final = {socket.AF_INET: "dfmeta-guests", socket.AF_INET6: "dfmeta-guests6"}
 """Names in systemd's store. Listeners of socket units have other names and must not be replaced."""
-ANSWER_TIMEOUT = 2.0
-START_TRIES = 100
-START_PAUSE = 0.02
 _PACKAGES: Final = Path(dfmeta.__file__).parents[1]
 """The directory that has dfmeta."""
 
@@ -262,7 +259,7 @@ class HolderKeeper:
         """End the holder."""
         self._end()
         if self._process is not None:
-            self._process.wait(ANSWER_TIMEOUT)
+            self._process.wait(clock.ANSWER_TIMEOUT)
 
     def release(self) -> None:
         """Close the connection to the holder, which keeps the listeners."""
@@ -278,10 +275,9 @@ class HolderKeeper:
     def _await_end(self) -> None:
         """Wait until the name is free, or for some time: a holder may be ending."""
         path = f"@{holder.PREFIX}{self.name}"
-        for _try in range(START_TRIES):
-            if path not in {sock.name for sock in named_sockets()}:
-                break
-            threads.sleep(START_PAUSE)
+        threads.wait_until(
+            lambda: path not in {sock.name for sock in named_sockets()}, clock.ANSWER_TIMEOUT
+        )
 
     def _start(self, fds: Sequence[int]) -> None:
         numbers = ",".join(map(str, fds))
@@ -298,13 +294,10 @@ class HolderKeeper:
             start_new_session=True,
             cwd="/",
         )
-        for _try in range(START_TRIES):
-            if self._join():
-                return
-            threads.sleep(START_PAUSE)
-        raise HostError(
-            what="keeping the listener", device=self.name, cause="no holder has started"
-        )
+        if not threads.wait_until(self._join, clock.ANSWER_TIMEOUT):
+            raise HostError(
+                what="keeping the listener", device=self.name, cause="no holder has started"
+            )
 
     def _join(self) -> bool:
         """Connect to the holder and send it the current terms."""
@@ -344,12 +337,12 @@ class HolderKeeper:
         if not self._send(message, fds):
             return b"", []
         try:
-            with threads.Timeout(ANSWER_TIMEOUT, OSError("no answer in time")):
+            with threads.Timeout(clock.ANSWER_TIMEOUT, OSError("no answer in time")):
                 while True:
                     try:
                         return holder.receive(self._connection.fd)
                     except BlockingIOError:
-                        threads.sleep(0.001)
+                        threads.wait_for_io(self._connection.fd, read=True)
         except OSError as error:
             LOG.debug("The holder does not answer: %s", error)
             self.release()

@@ -34,9 +34,6 @@ from dfmeta.runtime.saved_state import SavedState
 
 LOG = logging.getLogger(__name__)
 
-HOLDER_END = 1.0
-"""Seconds of attempts to open a listener: a holder that is just ending still has the address."""
-POLL = 0.05
 FREE_TRIES = 16
 """Attempts to find a port that is free for both versions of IP."""
 
@@ -126,7 +123,8 @@ class GuestListeners:
         :raises OSError: ENODEV, when the device does not exist: call it again when it does; another
             error when the kernel refuses.
         """
-        give_up = clock.now() + HOLDER_END
+        # A holder that is just ending still has the address.
+        give_up = clock.now() + clock.CHECK_INTERVAL
         while True:
             try:
                 return self.open_now()
@@ -136,7 +134,7 @@ class GuestListeners:
                         raise
                     LOG.info("%s; taking another port", error.cause)
                     return self._open_at_free_port()
-            threads.sleep(POLL)
+            threads.sleep(clock.POLL)
 
     def open_now(self) -> None:
         """Open the listeners as :meth:`open` does, with one attempt at one port."""

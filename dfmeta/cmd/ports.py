@@ -37,18 +37,12 @@ from dfmeta.proxy.recent import (
 )
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
+from dfmeta.runtime.throttle import QUIET, pause_after
 
 LOG = logging.getLogger(__name__)
 
-INTERVAL: Final = 1.0
-"""Minimum seconds between two reviews of all ports."""
-SHARE: Final = 0.03
-"""Maximum share of the time that reviews of thousands of ports may take."""
-LONGEST: Final = 2.0
-"""Maximum seconds between two reviews: on a busy host a review may last long without much work."""
 CHANGES: Final = 4
-MINUTE: Final = 60.0
-"""At most :data:`CHANGES` changes of one port's state are logged in :data:`MINUTE` seconds."""
+"""Changes of one port's state that are logged in a minute at most."""
 
 Observer = Callable[[Port], str]
 """Returns the cause of a port's observed state; empty if the state does not apply."""
@@ -118,7 +112,7 @@ class PortStateMonitor:
                 observed[port.id] = state
             self._log(port, state, cause)
         self._observed = observed
-        oldest = self._clock() - MINUTE
+        oldest = self._clock() - QUIET
         self._logged = {
             port_id: logged
             for port_id, logged in self._logged.items()
@@ -131,7 +125,7 @@ class PortStateMonitor:
         if state is before or not (state in self._observers or state is PortState.SERVED):
             return
         now = self._clock()
-        if logged is None or now - logged.since >= MINUTE:
+        if logged is None or now - logged.since >= QUIET:
             logged = self._logged[port.id] = _LoggedState(before, now)
         if logged.changes >= CHANGES:
             # A guest can change the state of its port as often as it likes.
@@ -201,8 +195,7 @@ class PortWatch:
                 ports = self._registry.ports_without_number()
                 self._without_number = frozenset(port.id for port in ports)
             self.states.review()
-            took = clock.now() - begun
-            threads.sleep(min(max(INTERVAL, took / SHARE), LONGEST))
+            threads.sleep(max(clock.CHECK_INTERVAL, pause_after(clock.now() - begun)))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return every guest port in the form of ``GET /ports``."""

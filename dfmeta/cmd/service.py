@@ -13,18 +13,13 @@ from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.errors import DfmetaError
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.hub import Health
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 from dfmeta.wiring import process
 
 LOG = logging.getLogger(__name__)
 
 GRACE: Final = 3.8
 """Seconds from SIGTERM until requests that are still held are closed; 4 are documented."""
-TICK: Final = 1.0
-"""Seconds between two iterations of the main loop when no event occurs."""
-INTERVAL: Final = 2.0
-"""Seconds between two checks."""
-BLIP: Final = 2.0
-"""Seconds that a part may be missing without a line: a reconnect takes less."""
 DOCTOR: Final = "run `dfmeta doctor`"
 
 
@@ -88,7 +83,7 @@ class Signals:
 
 
 class ReadinessLog:
-    """Logs which parts are missing, after each has been missing for a moment.
+    """Logs which parts are missing, after each has been missing for longer than a reconnect takes.
 
     :param why: name of a part → function that returns the fault and its remedy. For other parts the
         line only refers to ``dfmeta doctor``.
@@ -112,14 +107,14 @@ class ReadinessLog:
         """Check until the daemon has *ended*; run it in its own greenthread after the start."""
         while not ended():
             self.check()
-            threads.sleep(INTERVAL)
+            threads.sleep(clock.CHECK_INTERVAL)
 
     def check(self) -> None:
         """Check which parts are missing now."""
         missing, now = self._health.missing(), self._clock()
         for name in missing:
             since = self._since.setdefault(name, now)
-            if name not in self._logged and now - since >= BLIP:
+            if name not in self._logged and now - since >= LONGEST_PAUSE:
                 self._logged.add(name)
                 why = self._why.get(name, lambda: DOCTOR)()
                 LOG.warning("Readiness has been DOWN for %.0f s, %s: %s", now - since, name, why)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.cmd import privileges
+from dfmeta.cmd.service import GRACE
 from dfmeta.conf.kinds import WORKER_ACCOUNT, account_of
 from dfmeta.conf.metadata import keys_of
 from dfmeta.http.server import HttpServer
@@ -47,17 +48,13 @@ LOG = logging.getLogger("dfmeta.worker")
 
 SPARE = 256
 """Descriptors beyond those of guests' connections, for the backend and Python."""
-TELL = 0.5
-"""Seconds between two reports of accepted connections to the daemon."""
+REPORT = 0.5
+"""Seconds between two reports to the daemon of connections and of addresses that have none."""
 PUSH_TURNS = 10
 """Number of these reports after which the other counts are reported too. Counts that are not yet
 reported are lost if the worker is killed."""
 PORTS_AT_ONCE = 100
 """Maximum number of ports in one message; between two messages the daemon can do other work."""
-FAILED_GRACE = 1.0
-"""Seconds that a worker has to finish running requests after one of its threads has failed."""
-REVIEW = 0.2
-"""Seconds between two reports of addresses that no connection uses any more."""
 
 
 class Serving:
@@ -81,7 +78,7 @@ class Serving:
 
     def run(self) -> int:
         """Serve until the daemon requests the stop or has ended; return the exit status."""
-        hub.VITAL.on_failure = lambda: threads.spawn_detached(self._stop, FAILED_GRACE)
+        hub.VITAL.on_failure = lambda: threads.spawn_detached(self._stop, GRACE)
         self._pipe.run(
             {
                 "start": Function(self._start, dict),
@@ -146,7 +143,6 @@ class Serving:
         hub.resume_collection()
         hub.watch()
         hub.VITAL.spawn("report of counts", self._push)
-        hub.VITAL.spawn("review of use", self._review_use)
 
     def _stop(self, grace: float) -> None:
         try:
@@ -161,7 +157,8 @@ class Serving:
 
     def _push(self) -> None:
         for turn in itertools.count(1):
-            threads.sleep(TELL)
+            threads.sleep(REPORT)
+            self._use.review()
             self._report_accepted()
             if turn % PUSH_TURNS == 0:
                 self._pipe.send("samples", metrics.samples())
@@ -179,8 +176,3 @@ class Serving:
 
     def _count(self, claim: Claim, change: int) -> None:
         self._use.count((*claim.endpoint, claim.slot, claim.epoch), change)
-
-    def _review_use(self) -> None:
-        while True:
-            threads.sleep(REVIEW)
-            self._use.review()

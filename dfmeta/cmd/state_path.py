@@ -11,7 +11,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dfmeta.errors import StartError
 from dfmeta.identity.registry import Registry
@@ -20,19 +20,10 @@ from dfmeta.proxy.tokens import KEY_BYTES, KEY_FILE, load_key
 from dfmeta.runtime import clock, hub
 from dfmeta.runtime.saved_state import Holder, Listeners, SavedState, StateFile
 from dfmeta.runtime.threads import call_in_thread
+from dfmeta.runtime.throttle import LONGEST_PAUSE, pause_after
 
 if TYPE_CHECKING:
     from dfmeta.apps.reconciler import Remembered
-
-SAVE: Final = 0.1
-"""Minimum seconds between two savings of the state. After a daemon is killed, the next start adopts
-no addresses of ports that were not saved yet, and restores no address that was not."""
-RETRY: Final = 10.0
-"""Seconds from a saving that has failed, on a full disk for example, to the next one."""
-SAVE_SHARE: Final = 0.05
-"""Maximum share of the time that saving may take when there are many ports."""
-KEY_PAUSE: Final = 2.0
-"""Seconds between two attempts to write the key."""
 
 
 class SavedGuests:
@@ -100,7 +91,7 @@ class SavedGuests:
             turns.give_way()
         saved = self._file.save(self.state, apart=call_in_thread)
         ended = clock.now()
-        self._next = ended + max(SAVE if saved else RETRY, (ended - begun) / SAVE_SHARE)
+        self._next = ended + (pause_after(ended - begun) if saved else LONGEST_PAUSE)
         if not saved:
             self._saved = -1
 
@@ -145,7 +136,7 @@ class TokenKey:
 
     def _await_room(self, ready: Callable[[], object]) -> None:
         while self.fault:
-            clock.sleep(KEY_PAUSE)
+            clock.sleep(LONGEST_PAUSE)
             try:
                 self._load()
             except StartError as error:

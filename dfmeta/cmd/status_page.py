@@ -22,6 +22,7 @@ from dfmeta.metrics import Samples
 from dfmeta.model import Caller, Endpoint, Peer
 from dfmeta.proxy.recent import CLOSED, RECENT, Failure, Recent, guest_remedy
 from dfmeta.runtime import clock
+from dfmeta.runtime.clock import FULL_CHECK_INTERVAL
 from dfmeta.runtime.hub import Health, Turns
 from dfmeta.runtime.threads import Semaphore, call_in_thread
 from dfmeta.sources.records import names_in
@@ -29,8 +30,6 @@ from dfmeta.sources.records import names_in
 if TYPE_CHECKING:
     from dfmeta.store.db.repository import Record, Repository
 
-RECORDS_KEPT: Final = 30.0
-"""Seconds for which a name from PostgreSQL is cached."""
 NAMES_ASKED: Final = 200
 """Maximum number of records of which PostgreSQL is asked for one page."""
 
@@ -188,7 +187,7 @@ class RecordNames:
         cached = {name: old for name, old in self._cached.items() if name in wanted}
         due = list(wanted)
         if not repository.shows_changes:
-            fresh = {name for name, old in cached.items() if now - old[0] < RECORDS_KEPT}
+            fresh = {name for name, old in cached.items() if now - old[0] < FULL_CHECK_INTERVAL}
             due = [instance for instance in wanted if instance not in fresh][:NAMES_ASKED]
         turns = Turns()
         # The page has its own line for the database; without it, names are left out.

@@ -27,17 +27,13 @@ from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.runtime import clock, threads
+from dfmeta.runtime.clock import CHECK_INTERVAL, FULL_CHECK_INTERVAL
 from dfmeta.runtime.saved_state import HostMemory, SavedState
 from dfmeta.runtime.threads import wait_for_io
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 
 LOG = logging.getLogger(__name__)
 
-LOOK_INTERVAL = 1.0
-"""Seconds between two checks for notifications of changes from the kernel."""
-FULL_LOOK_INTERVAL = 30.0
-"""Seconds between two checks of address, rules and route without a notification."""
-NUMBER_INTERVAL = 2.0
-"""Seconds that Open vSwitch has to give a port its number, before each request to do it again."""
 NOT_THERE = "it is not in OVSDB yet"
 
 
@@ -140,7 +136,7 @@ class TapKeeper:
         self._number_due = None
         if self.in_place and clock.now() < self._next_look:
             return True
-        self._next_look = clock.now() + LOOK_INTERVAL
+        self._next_look = clock.now() + CHECK_INTERVAL
         try:
             self._put_in_place()
         except HostError:
@@ -183,7 +179,7 @@ class TapKeeper:
             watcher.reconfigure()
         elif self._number_due is not None:
             return
-        self._number_due = now + NUMBER_INTERVAL
+        self._number_due = now + LONGEST_PAUSE
 
     def _put_in_place(self) -> None:
         # Before the device has an address, so that no packet arrives without a listener.
@@ -217,7 +213,7 @@ class TapKeeper:
                         self._lead()
             except OSError as error:
                 LOG.debug("New routing rules are noticed late: %s", error)
-                threads.sleep(FULL_LOOK_INTERVAL)
+                threads.sleep(FULL_CHECK_INTERVAL)
 
     def _lead(self) -> None:
         if not self._known:
@@ -236,7 +232,7 @@ class TapKeeper:
         self._known = False
         done = self.host.ensure()
         self._known = True
-        self._next_full_look = clock.now() + FULL_LOOK_INTERVAL
+        self._next_full_look = clock.now() + FULL_CHECK_INTERVAL
         return done
 
     def remove_former(self, watcher: OvsdbWatcher) -> None:

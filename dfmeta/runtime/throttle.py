@@ -24,9 +24,13 @@ from dfmeta.model import Caller, Endpoint
 from dfmeta.runtime import clock
 
 FIRST_PAUSE: Final = 0.1
-"""Seconds from a failure to the next try."""
+"""Seconds from a failure to the next try, and shortest pause between two rounds of work."""
 LONGEST_PAUSE: Final = 4.0
 """Seconds to the next try after many failures, less than a guest waits."""
+SHARE: Final = 0.03
+"""Share of the time that regular work on thousands of ports may take."""
+PROGRESS: Final = 5.0
+"""Seconds between two lines about a wait or a long piece of work."""
 QUIET: Final = 60.0
 """Seconds after a log line in which similar lines are only counted."""
 ALL_GUESTS: Final = Endpoint(0)
@@ -71,6 +75,11 @@ class Backoff:
     def succeeded(self) -> None:
         """End the rest and the series."""
         self._failures, self.until = 0, -math.inf
+
+
+def pause_after(seconds: float) -> float:
+    """Return the pause after a round of regular work that took *seconds*."""
+    return min(seconds / SHARE, LONGEST_PAUSE)
 
 
 class LogThrottle:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,18 +15,18 @@ from dfmeta.cmd.daemon import Daemon, Start
 from dfmeta.cmd.faults import refuse_elsewhere
 from dfmeta.errors import OvsdbError, StartError
 from dfmeta.ovsdb.meta_bridge import TapElsewhereError
-from dfmeta.runtime.hub import Health
+from dfmeta.runtime.hub import Bell, Health
 from dfmeta.wiring.process import BridgeLock
 from tests.core.unit.support import Load
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Start:
-    monkeypatch.setattr(daemon, "POLL", 0)
-    made = Start.__new__(Start)
+def start() -> Start:
+    made: Any = Start.__new__(Start)
+    made._parts = SimpleNamespace(bell=Bell())
     made._deadline = 0.0
     made._ending = lambda: False
-    return made
+    return cast("Start", made)
 
 
 def late() -> StartError:

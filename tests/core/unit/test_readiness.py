@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from dfmeta.cli.common import Work
-from dfmeta.cmd.faults import BEGIN, EXTENSION, LINES, StartupProgress, make_reasons
-from dfmeta.cmd.service import BLIP, ReadinessLog
+from dfmeta.cmd.faults import EXTENSION, StartupProgress, make_reasons
+from dfmeta.cmd.service import ReadinessLog
+from dfmeta.runtime.clock import CHECK_INTERVAL
 from dfmeta.runtime.hub import Health
+from dfmeta.runtime.throttle import LONGEST_PAUSE, PROGRESS
 
 GROUP = SimpleNamespace(integration_bridge="br-lan", ovsdb_connection="unix:/db.sock")
 
@@ -56,14 +58,14 @@ def test_its_beginning_and_its_end_are_a_line_each(
     world.passes(30, *gone)
     world.passes(5)
     begin, end = caplog.messages
-    assert begin.startswith(f"Readiness has been DOWN for {BLIP:.0f} s, {gone[0]}: ")
+    assert begin.startswith(f"Readiness has been DOWN for {LONGEST_PAUSE:.0f} s, {gone[0]}: ")
     assert words in begin
     assert end == f"Readiness: {gone[0]} is UP again after 30 s"
 
 
 def test_a_blip_is_no_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(5):
-        world.passes(BLIP, "flows")
+        world.passes(LONGEST_PAUSE, "flows")
         world.passes(1)
     assert caplog.messages == []
 
@@ -87,8 +89,8 @@ def test_systemd_waits_for_as_long_as_the_daemon_does(
     heard = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(path))
-        for now[0] in (BEGIN, BEGIN + LINES, 599.0):
+        for now[0] in (CHECK_INTERVAL, CHECK_INTERVAL + PROGRESS, 599.0):
             waiting.say(lambda: "OVSDB has not answered")
             heard[now[0]] = systemd.recv(4096).decode()
     assert set(heard.values()) == {f"EXTEND_TIMEOUT_USEC={int(EXTENSION)}000000"}
-    assert EXTENSION > 2 * LINES
+    assert EXTENSION > 2 * PROGRESS

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dfmeta.cmd.state_path import RETRY, SavedGuests
+from dfmeta.cmd.state_path import SavedGuests
 from dfmeta.errors import AlreadyRunningError, StartError
 from dfmeta.identity.key import PREFIX6, MetaKeys
 from dfmeta.identity.registry import Registry
@@ -26,6 +26,7 @@ from dfmeta.runtime.saved_state import (
     SavedState,
     StateFile,
 )
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 from dfmeta.wiring.process import BridgeLock
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, address, port
 from tests.harness.examples import examples
@@ -168,7 +169,7 @@ def test_a_disk_that_stays_full_is_one_line(
         memory = SavedGuests(folder)
         for _ in range(3):
             memory.save(Listeners(18080, 1), registry)
-            clock.sleep(RETRY)
+            clock.sleep(LONGEST_PAUSE)
             assert memory.due_in(registry) <= 0, "it is tried again without another change"
     assert caplog.text.count("cannot be written") == 1
     memory.save(Listeners(18080, 1), registry)

@@ -21,6 +21,7 @@ from dfmeta.ovsdb.bridge_reader import TapPort, Update
 from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.rows import Bridge
 from dfmeta.runtime.saved_state import HostMemory, SavedState
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 from tests.harness.tier import CLOCK
 
 BRIDGE = Bridge("br-int", datapath_id=1)
@@ -105,7 +106,7 @@ def test_side_of_the_kernel_is_read_again_after_a_change(keeper: Any) -> None:
 
 def test_a_number_that_stays_away_is_asked_for_now_and_then(keeper: Any) -> None:
     requests = []
-    for seconds in (0, 0.5, 1.6, 1, 1.5):
+    for seconds in (0, 0.5, LONGEST_PAUSE, 1, LONGEST_PAUSE):
         CLOCK.advance(seconds)
         assert not look(keeper, NO_NUMBER)
         requests.append(len(keeper.requests))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 from tests.harness.agent import Agent, Daemon
 from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
@@ -81,7 +82,7 @@ def test_tokens_alone_wait_for_room(
     wait_for(lambda: missing(agent) == ["disk"], "everything but the disk")
     asks_own(guest)
     assert asks_for_token(guest) == 503
-    wait_for(lambda: "DOWN for 2 s, disk: " in agent.log(), "the log")
+    wait_for(lambda: f"DOWN for {LONGEST_PAUSE:g} s, disk: " in agent.log(), "the log")
     message = f"the disk of {agent.state_path} is full, and guests get no tokens"
     assert agent.log().count(message) == 1
     asks_own(guest)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from dfmeta.cmd.tap import NUMBER_INTERVAL
 from dfmeta.errors import OvsdbError
 from dfmeta.model import MetaIds, MetaNames, Port
 from dfmeta.ovsdb import meta_bridge
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.meta_bridge import MetaDatapathError, MetaRows, TapElsewhereError
 from dfmeta.ovsdb.watcher import OvsdbWatcher
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 from tests.core.unit.support import let_hub_run, until
 from tests.harness.netns import KERNEL_DATAPATH
 from tests.harness.ovs import BRIDGE, OpenvSwitch
@@ -90,7 +90,7 @@ class Watch:
             nonlocal due
             if time.monotonic() >= due:
                 self.watcher.reconfigure()
-                due += NUMBER_INTERVAL
+                due += LONGEST_PAUSE
             return self._in_use()
 
         until(in_use, "the second bridge")

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dfmeta.cmd import holder, keepers
+from dfmeta.cmd import holder
 from dfmeta.cmd.keepers import FD_NAMES, HolderKeeper, SystemdKeeper
 from dfmeta.errors import HostError
 from dfmeta.host.process import named_sockets
+from dfmeta.runtime import clock
 from tests.core.unit.test_keepers import TERMS, Systemd, listener, same, six, systemd
 from tests.harness.poll import DEADLINE, wait_for
 
@@ -25,8 +26,7 @@ NO_DEVICE = TERMS.device
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a holder take long to start and to answer, as it may on a busy machine."""
-    monkeypatch.setattr(keepers, "START_TRIES", int(DEADLINE / keepers.START_PAUSE))
-    monkeypatch.setattr(keepers, "ANSWER_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(clock, "ANSWER_TIMEOUT", DEADLINE)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_holder_that_has_ended_is_replaced(held: HolderKeeper, listener: socke
 def test_a_holder_of_another_user_gets_and_gives_nothing(
     held: HolderKeeper, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keepers, "START_TRIES", 2)
+    monkeypatch.setattr(clock, "ANSWER_TIMEOUT", 3 * clock.POLL)
     program = (
         "import signal, socket\n"
         "server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"

@@ -18,6 +18,7 @@ from dfmeta.errors import StartError
 from dfmeta.http import sockets
 from dfmeta.http.limits import SYN_ACK_RETRIES
 from dfmeta.http.sockets import confine, confined, index_of, silence
+from dfmeta.runtime import clock
 from dfmeta.runtime.saved_state import SavedState
 from tests.core.unit import test_keepers
 
@@ -59,7 +60,7 @@ Make = Callable[..., GuestListeners]
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setattr(listeners_module, "HOLDER_END", 0.0)
+    monkeypatch.setattr(clock, "CHECK_INTERVAL", 0.0)
     made: list[GuestListeners] = []
 
     def make(

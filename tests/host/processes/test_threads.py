@@ -51,8 +51,8 @@ def test_end_of_a_reader_of_ovsdb_ends_the_process(
 
 
 def test_progress_is_written_while_the_work_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "BEGIN", 0)
-    monkeypatch.setattr(common, "LINES", 0.001)
+    monkeypatch.setattr(common, "CHECK_INTERVAL", 0)
+    monkeypatch.setattr(common, "PROGRESS", 0.001)
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     with common.shown("copying\n\x1b[2J") as work:

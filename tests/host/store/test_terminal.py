@@ -24,7 +24,8 @@ PROGRAM = (
     "-c",
     (
         "import os; from dfmeta.cli import common; from dfmeta.cli.ctl import main; "
-        "common.LINES = common.BEGIN = float(os.environ.get('DFMETA_TEST_LINES', 5)); main()"
+        "lines = float(os.environ.get('DFMETA_TEST_LINES', 5)); "
+        "common.PROGRESS = common.CHECK_INTERVAL = lines; main()"
     ),
     "store",
     "import",
