@@ -142,7 +142,7 @@ def loaded(remote: str, columns: Columns, *, seconds: float = TIMEOUT) -> Notici
     return idl
 
 
-def schema_helper(remote: str, columns: Columns) -> Any:
+def schema_helper(remote: str, columns: Columns, database: str = _DATABASE) -> Any:
     """Ask the server for its schema; return the part that an IDL of these columns needs.
 
     :param remote: OVSDB's address, or several with commas between them; the first that answers.
@@ -150,7 +150,7 @@ def schema_helper(remote: str, columns: Columns) -> Any:
     """
     for address in Idl._parse_remotes(None, remote):
         try:
-            schema = call(address, "get_schema", [_DATABASE])
+            schema = call(address, "get_schema", [database])
             break
         except OSError as error:
             failure = error
@@ -196,11 +196,14 @@ class Noticing(Idl):  # type: ignore[misc]  # the IDL has no types
 
     def __init__(self, remote: str, helper: Any) -> None:
         self.notices: list[Any] = []
+        self._read = -1
+        """The session in which all rows were last read."""
         self._echo: tuple[Any, Any] | None = None
         """Session and id of the echo that is not answered yet."""
         self.echoed = False
         """Whether the echo has been answered, with all changes before the answer applied."""
         super().__init__(remote, helper)
+        self.leader_only = False  # any member of a cluster is enough for those that only read
         # The IDL drops unexpected replies, so each message is checked before the IDL gets it.
         self._next_message, self._session.recv = self._session.recv, self._receive
 
@@ -247,7 +250,11 @@ class Noticing(Idl):  # type: ignore[misc]  # the IDL has no types
         """Record *row*; called after the whole message with this change has been applied."""
         self.notices.append(row)
 
-    def take(self) -> list[Any]:
-        """Return the rows recorded since the last call."""
+    def changes(self) -> list[Any] | None:
+        """Return the rows recorded since the last call; None after a reconnect.
+
+        Any row may have changed then: the IDL does not report rows that were deleted meanwhile.
+        """
         taken, self.notices = self.notices, []
-        return taken
+        before, self._read = self._read, self._session.get_seqno()
+        return taken if before == self._read else None

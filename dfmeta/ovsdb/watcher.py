@@ -1,17 +1,18 @@
 """Watches OVSDB in an OS thread of its own; :mod:`dfmeta.ovsdb.bridge_reader` reads the rows.
 
 The IDL's JSON parser parses a whole reply at once (most of a second for 1,000 interfaces), so it
-must not run on the hub. It runs in an OS thread, which sends :class:`Update` values to the hub in
-order, through a queue and a pipe.
+must not run on the hub. It runs in an OS thread, which sends values to the hub in order, through a
+queue and a pipe.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from dfmeta.errors import DfmetaError, OvsdbError
 from dfmeta.model import MetaIds, MetaNames
@@ -27,6 +28,7 @@ from dfmeta.runtime.threads import original
 LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 _threading = original("threading")
 _time = original("time")
@@ -68,7 +70,80 @@ class _Transaction:
         self.error: Exception | None = None
 
 
-class OvsdbWatcher:
+class DatabaseFollower(ABC, Generic[V]):
+    """A thread that follows a database, and delivers values on the hub, one at a time."""
+
+    name: ClassVar[str]
+    longest_pause: ClassVar[float] = RECONNECT_PAUSE
+    """Seconds between two attempts to connect, at most; the pauses grow."""
+
+    def __init__(self, remote: str, deliver: Callable[[V], object]) -> None:
+        self.remote = remote
+        self._deliver = deliver
+        self._updates: deque[V] = deque()
+        self._updated, self._wake = Bell(), Bell()
+        self._stopping = False
+        self._pause = RECONNECT_PAUSE
+        run = hub.VITAL.guard(f"{self.name} session", self._run, may_return=True)
+        self._thread = _threading.Thread(target=run, name=self.name, daemon=True)
+
+    # The hub's side
+
+    def start(self) -> None:
+        """Start the thread, and the greenthread that delivers its values."""
+        self._thread.start()
+        name = f"delivery of {self.name}'s changes"
+        self._spawn(name, self._updated, self._updates, self._deliver)
+
+    def stop(self) -> None:
+        """End the thread; no more values are delivered."""
+        self._stopping = True
+        self._wake.ring()
+        if self._thread.is_alive():
+            self._thread.join(JOIN_TIMEOUT)
+
+    def _spawn(self, name: str, bell: Bell, values: deque[T], take: Callable[[T], object]) -> None:
+        """Deliver values of the thread on the hub from now on, in a greenthread."""
+
+        def run() -> None:
+            while not self._stopping:
+                bell.wait(PATIENCE)
+                while values:
+                    take(values.popleft())
+
+        hub.VITAL.spawn(name, run, may_return=True)
+
+    # The thread's side
+
+    @abstractmethod
+    def _serve_connection(self) -> None:
+        """Follow the database as long as the connection is of use."""
+
+    @abstractmethod
+    def _lost(self) -> None:
+        """Note that there is no connection."""
+
+    def _give(self, value: V) -> None:
+        self._updates.append(value)
+        self._updated.ring()
+
+    def _run(self) -> None:
+        logged = ""
+        while not self._stopping:
+            try:
+                self._serve_connection()
+            except Exception as error:  # the IDL raises many kinds; the thread must outlive all
+                if str(error) != logged:
+                    LOG.warning("%s at %s: %s", self.name, self.remote, error)
+                    LOG.debug("Thread of %s", self.name, exc_info=True)
+                logged = str(error)
+            self._lost()
+            if not self._stopping:
+                _time.sleep(self._pause)
+            self._pause = min(2 * self._pause, self.longest_pause)
+
+
+class OvsdbWatcher(DatabaseFollower[Update]):
     """A thread that follows OVSDB, and the hub's interface to it.
 
     :param remote: OVSDB's address, such as ``unix:/var/run/openvswitch/db.sock``.
@@ -77,6 +152,8 @@ class OvsdbWatcher:
     :param deliver: called on the hub with each :class:`Update`, one at a time.
     :param meta: names of the second bridge and its ports; None: the identity scheme has none.
     """
+
+    name = "OVSDB"
 
     def __init__(
         self,
@@ -87,18 +164,12 @@ class OvsdbWatcher:
         deliver: Callable[[Update], None],
         meta: MetaNames | None = None,
     ) -> None:
-        self.remote, self.bridge, self.tap = remote, bridge, tap
-        self._deliver = deliver
-        self._updates: deque[Update] = deque()
+        super().__init__(remote, deliver)
+        self.bridge, self.tap = bridge, tap
         self._jobs: deque[_Transaction] = deque()
         self._finished: deque[_Transaction] = deque()
-        self._updated, self._answered_jobs, self._wake = Bell(), Bell(), Bell()
-        self._stopping = False
-        run = hub.VITAL.guard("OVSDB session", self._run, may_return=True)
-        self._thread = _threading.Thread(target=run, name="ovsdb", daemon=True)
+        self._answered_jobs = Bell()
         self._reader = BridgeReader(bridge, tap, meta)
-        self._session = -1
-        """The session in which the whole bridge was last read."""
         self._last: Update | None = None
         self._seqno = 0
         self._asked = self._sent = self._answered = 0
@@ -109,19 +180,8 @@ class OvsdbWatcher:
 
     def start(self) -> None:
         """Start the thread, and the greenthreads that deliver updates and results."""
-        self._thread.start()
-        for name, *queue in (
-            ("results of OVSDB's transactions", self._answered_jobs, self._finished, _wake),
-            ("delivery of OVSDB's changes", self._updated, self._updates, self._deliver),
-        ):
-            hub.VITAL.spawn(name, self._hand_over, *queue, may_return=True)
-
-    def stop(self) -> None:
-        """End the thread; no more updates are delivered."""
-        self._stopping = True
-        self._wake.ring()
-        if self._thread.is_alive():
-            self._thread.join(JOIN_TIMEOUT)
+        super().start()
+        self._spawn("results of OVSDB's transactions", self._answered_jobs, self._finished, _wake)
 
     def ask(self) -> int:
         """Request a confirmation that OVSDB has sent all changes so far; never waits.
@@ -224,32 +284,14 @@ class OvsdbWatcher:
         result: T = job.result
         return result
 
-    def _hand_over(self, bell: Bell, values: deque[T], deliver: Callable[[T], object]) -> None:
-        """Deliver the values of the thread on the hub."""
-        while not self._stopping:
-            bell.wait(PATIENCE)
-            while values:
-                deliver(values.popleft())
-
     # The thread's side
 
-    def _run(self) -> None:
-        logged = ""
-        while not self._stopping:
-            try:
-                self._serve_connection()
-            except Exception as error:  # the IDL raises many kinds; the thread must outlive all
-                if str(error) != logged:
-                    LOG.warning("OVSDB at %s: %s", self.remote, error)
-                    LOG.debug("OVSDB thread", exc_info=True)
-                logged = str(error)
-            self._tell(Update(connected=False))
-            if not self._stopping:
-                _time.sleep(RECONNECT_PAUSE)
+    def _lost(self) -> None:
+        self._tell(Update(connected=False))
 
     def _serve_connection(self) -> None:
         idl = Noticing(self.remote, schema_helper(self.remote, COLUMNS))
-        self._seqno, self._session = idl.change_seqno, -1
+        self._seqno = idl.change_seqno
         try:
             while not self._stopping:
                 self._turn(idl)
@@ -265,9 +307,9 @@ class OvsdbWatcher:
         if idl.change_seqno != self._seqno and idl.has_ever_connected():
             self._seqno = idl.change_seqno
             idl.proved()
-            self._tell(self._reader.read(idl, self._changes(idl)))
+            self._tell(self._reader.read(idl, idl.changes()))
         elif idl._session.is_connected() is False and self._last and self._last.connected:
-            self._tell(Update(connected=False))
+            self._lost()
         self._echo(idl)
         if self._jobs and idl.state == idl.IDL_S_MONITORING:
             self._do(idl, self._jobs.popleft())
@@ -311,19 +353,7 @@ class OvsdbWatcher:
         if update == self._last:
             return
         self._last = update
-        self._updates.append(update)
-        self._updated.ring()
-
-    def _changes(self, idl: Any) -> list[Any] | None:
-        """Return the changed rows; None after a reconnect.
-
-        Any row may have changed then: the IDL does not report rows that were deleted meanwhile.
-        """
-        notices, session = idl.take(), idl._session.get_seqno()
-        if session != self._session:
-            self._session = session
-            return None
-        return list(notices)
+        self._give(update)
 
 
 def _wake(job: _Transaction) -> None:

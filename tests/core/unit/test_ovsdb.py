@@ -74,7 +74,7 @@ def bridge_row(*ports: Any, name: str = "br-int", **columns: Any) -> Any:
 
 def idl(*bridges: Any) -> Any:
     ports = {port.uuid: port for bridge in bridges for port in bridge.ports}
-    root = SimpleNamespace(other_config={})
+    root = SimpleNamespace(other_config={}, external_ids={})
     bridge_rows = {bridge.uuid: bridge for bridge in bridges}
     tables = {"Open_vSwitch": {"root": root}, "Bridge": bridge_rows, "Port": ports}
     return SimpleNamespace(
@@ -239,25 +239,6 @@ def test_an_interface_that_changes_its_port_stays_a_guest(
     assert not update.gone or [port.name for port in update.changed] == ["tap1"]
 
 
-class Session:
-    def __init__(self) -> None:
-        self.number, self.notices = 1, list[Any]()
-        self._session = SimpleNamespace(get_seqno=lambda: self.number)
-
-    def take(self) -> list[Any]:
-        return self.notices
-
-
-def test_after_a_reconnect_everything_is_read(watcher: OvsdbWatcher) -> None:
-    """What went while OVSDB was away is in no notice."""
-    session = Session()
-    assert watcher._changes(session) is None
-    assert watcher._changes(session) == []
-    session.number, session.notices = 2, ["a row"]
-    assert watcher._changes(session) is None
-    assert watcher._changes(session) == ["a row"]
-
-
 def with_vlans(monkeypatch: pytest.MonkeyPatch, *vids: int) -> None:
     """Have each guest's row give a port for each of *vids*."""
 
@@ -395,6 +376,17 @@ def test_each_loss_of_a_connection_that_delivered_rows_is_followed_by_the_first_
         reconnect.connect_failed(now + 40_000, ECONNREFUSED)
         assert reconnect.backoff == 2 * reconnect.min_backoff
     assert set(pauses) == {reconnect.min_backoff}
+
+
+def test_after_a_reconnect_everything_is_read(noticing: Any, wire: Wire) -> None:
+    """What went while OVSDB was away is in no notice."""
+    assert noticing.changes() is None
+    assert noticing.changes() == []
+    wire.number = 2
+    noticing.notify("create", "a row")
+    assert noticing.changes() is None
+    noticing.notify("create", "a row")
+    assert noticing.changes() == ["a row"]
 
 
 NAMES = MetaNames("br-meta", "tap-meta", "int-br-meta", "phy-br-meta", "fa:16:ee:00:00:01")
