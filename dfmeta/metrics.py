@@ -164,7 +164,7 @@ OVSDB_ECHOES = Counter(
 )
 """When it stays while ports come and go, OVSDB does not answer; the log names the ports that
 wait."""
-IdentitySource = Literal["libvirt", "neutron", "store"]
+IdentitySource = Literal["libvirt", "neutron", "ovn", "store"]
 LookupOutcome = Literal["found", "nothing", "conflict", "late", "timeout", "failed"]
 IDENTITY_LOOKUPS: By[Counter, IdentitySource, LookupOutcome] = Counter(
     "dfmeta_identity_lookups",

@@ -344,6 +344,7 @@ class Daemon:
             self.parts.engine.stop(self._signals.grace)
         self.parts.tap.listeners.leave()
         self.parts.save(now=True)
+        self.parts.identities.stop()
         self.parts.watcher.stop()
 
     # Changes
@@ -369,6 +370,7 @@ class Daemon:
         if before.meta is not None and before.meta != update.meta and parts.controller.meta:
             # Open vSwitch may have made the bridge or its ports anew.
             parts.controller.meta.reconciler.doubt()
+        parts.identities.redirect(update.southbound)
         turns = hub.Turns()
         for port_id in update.gone:
             parts.identities.forget(port_id)

@@ -1,9 +1,9 @@
 """All options, and the reading of configuration files.
 
 Only ``cmd`` and ``cli`` call :func:`load`; the other packages get values. oslo.config ignores a
-misspelt name. In dfmeta's own groups every unknown name is reported. ``[DEFAULT]``, ``[neutron]``
-and ``[METADATA]`` may be copied from Neutron's and Nova's files with many options that are not for
-dfmeta: there, only a name that is similar to one of dfmeta's options is reported.
+misspelt name. In dfmeta's own groups every unknown name is reported. ``[DEFAULT]``, ``[neutron]``,
+``[ovn]`` and ``[METADATA]`` may be copied from Neutron's and Nova's files with many options that
+are not for dfmeta: there, only a name that is similar to one of dfmeta's options is reported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 
 from oslo_config import cfg, types
 
-from dfmeta.conf import agent, attachments, haproxy, limits, metadata, neutron, nova, store
+from dfmeta.conf import agent, attachments, haproxy, limits, metadata, neutron, nova, ovn, store
 from dfmeta.conf.kinds import without_password
 from dfmeta.errors import ConfigError, UnknownOptionError, UsageError
 
@@ -27,6 +27,7 @@ GROUPS = (
     (attachments.GROUP, attachments.OPTS),
     (limits.GROUP, limits.OPTS),
     (neutron.GROUP, neutron.OPTS),
+    (ovn.GROUP, ovn.OPTS),
     (limits.RATE_GROUP, limits.RATE_OPTS),
     (store.GROUP, store.OPTS),
 )
@@ -64,7 +65,7 @@ COMMON = [
 
 
 SAMPLE: Final = "etc/dfmeta/dfmeta.conf.sample lists all options"
-_SHARED: Final = ("DEFAULT", neutron.GROUP.name, "METADATA", "metadata")
+_SHARED: Final = ("DEFAULT", neutron.GROUP.name, ovn.GROUP.name, "METADATA", "metadata")
 """Groups that files of Neutron and Nova have too."""
 _OF_OTHERS: Final = "state_path"
 """Option of Neutron and Nova there that dfmeta has in another group."""
@@ -237,6 +238,7 @@ def _check(conf: cfg.ConfigOpts) -> None:
     attachments.check(conf)
     nova.check(conf)
     neutron.check(conf)
+    ovn.check(conf)
     store.check(conf)
 
 

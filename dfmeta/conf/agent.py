@@ -31,7 +31,7 @@ _IFNAME: Final = types.String(regex=r"^[A-Za-z0-9_.-]{1,15}$")
 _OVSDB: Final = re.compile(r"unix:/.+|tcp:.+:\d+")
 _OPENFLOW: Final = re.compile(r"auto|unix:/.+|listen:.+:\d+")
 
-IDENTITY_SOURCES: Final = ("ovsdb", "libvirt", "neutron", "store")
+IDENTITY_SOURCES: Final = ("ovsdb", "libvirt", "neutron", "ovn", "store")
 IDENTITY_DEFAULT: Final = ("ovsdb", "libvirt")
 
 
@@ -224,17 +224,17 @@ OPTS: Final = [
         type=Several(types.String(choices=IDENTITY_SOURCES)),
         default=list(IDENTITY_DEFAULT),
         help="Identity sources, which give the instance and project of a port: ovsdb, libvirt, "
-        "neutron and store, with commas between them, in order of preference. For each value the "
-        "first source that has it wins. A later source is queried only for values that are still "
-        "missing; a source that is slow or does not answer delays only the ports that need it. "
-        "ovsdb: external_ids vm-uuid or vm-id, and project-id, of the interface. libvirt: "
+        "neutron, ovn and store, with commas between them, in order of preference. For each value "
+        "the first source that has it wins. A later source is queried only for values that are "
+        "still missing; a source that is slow or does not answer delays only the ports that need "
+        "it. ovsdb: external_ids vm-uuid or vm-id, and project-id, of the interface. libvirt: "
         "instance, project and name from the XML of the domains on this host. neutron: the "
         "instance from Neutron's API, see [neutron]. Neutron does not know the project of an "
         "instance, only that of the port, which is used when no other source gives a project "
         "(listed as 'neutron (port)'; Nova answers 404 if an admin owns the port). A tenant can "
         "write the instance into a port, so with backend = store a record answers such a port "
-        "only if it has the port's project. store: project and name of a known instance from its "
-        "record.",
+        "only if it has the port's project. ovn: the same values from OVN's southbound database, "
+        "see [ovn]. store: project and name of a known instance from its record.",
     ),
     cfg.StrOpt(
         "subport_identity",

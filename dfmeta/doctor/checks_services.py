@@ -201,6 +201,23 @@ def neutron(facts: NeutronFacts, host: str) -> Finding:
     return ok(f"Neutron accepts the account in [neutron]{seen}")
 
 
+def ovn(remote: str, fault: str) -> Finding:
+    """Check that OVN's southbound database can be read.
+
+    :param remote: its address; empty: none is known.
+    :param fault: why it cannot be read; empty: it can.
+    """
+    where = f"OVN's southbound database at {remote}"
+    if not remote:
+        return wrong(
+            "OVSDB has no address of OVN's southbound database (external_ids:ovn-remote)",
+            "set [ovn] ovn_sb_connection, or remove ovn from [df_metadata] identity_sources",
+        )
+    if fault:
+        return wrong(f"{where}: {fault}", f"try `ovn-sbctl --no-leader-only --db={remote} show`")
+    return ok(f"{where} answers")
+
+
 @dataclass(frozen=True, slots=True)
 class LookupFacts:
     """The answer of the upstream store."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +24,8 @@ from dfmeta.doctor.finding import Finding, by_files
 from dfmeta.errors import ConfigError, DfmetaError, SourceError, TokenFileError
 from dfmeta.model import HttpHost
 from dfmeta.neutron.client import NeutronApi
+from dfmeta.ovsdb.external_ids import southbound_of
+from dfmeta.ovsdb.southbound import fault
 from dfmeta.proxy.backends.nova_requests import NovaFact, NovaSettings, Question, ask_nova
 from dfmeta.runtime import clock
 from dfmeta.sources.domain import Folders
@@ -60,6 +62,8 @@ class ServiceOptions:
     neutron: NeutronApi | ConfigError | None = None
     """An error: the options are wrong; None: Neutron is not an identity source."""
     neutron_host: str = ""
+    ovn: str | None = None
+    """The configured address of OVN's southbound database; None: it is not an identity source."""
     store: str = ""
     """URL of the store's database; empty: it is not used."""
     lookup: Callable[[], Upstream | None] | None = None
@@ -180,6 +184,16 @@ class Services:
             return None
         finding = checks.neutron(self._neutron.facts, self._options.neutron_host)
         return self._by_files(finding, "neutron")
+
+    def ovn(self, external_ids: Mapping[str, str]) -> Finding | None:
+        """Judge OVN's southbound database.
+
+        :param external_ids: that column of Open_vSwitch.
+        """
+        if self._options.ovn is None:
+            return None
+        remote = self._options.ovn or southbound_of(external_ids)
+        return checks.ovn(remote, fault(remote) if remote else "")
 
     def store(self, *, running: bool) -> Finding | None:
         """Judge the store's database.

@@ -477,6 +477,12 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=lambda of: of.services.neutron(),
     ),
     Check(
+        "source-ovn",
+        "OVN's southbound database has no known address, or cannot be read.",
+        run=lambda of: of.services.ovn(of.snapshot.external_ids),
+        page="trunks",
+    ),
+    Check(
         "store",
         "The store's database does not answer, is not a database, or was deleted or truncated "
         "while the daemon runs.",

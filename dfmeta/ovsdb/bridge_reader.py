@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dfmeta.model import TAP_MTU, MetaNames, Port, PortId
+from dfmeta.ovsdb.external_ids import southbound_of
 from dfmeta.ovsdb.meta_bridge import MetaRows, has_mtu, is_marked, is_unflooded
 from dfmeta.ovsdb.meta_bridge import read as read_meta
 from dfmeta.ovsdb.rows import RESTORE_WAIT, Bridge, Interface, read_bridge, read_interface
@@ -58,6 +59,8 @@ class Update:
     restore_wait: bool = False
     """Whether ``other_config:flow-restore-wait`` is true: an ovs-vswitchd that has started since
     forwards nothing (ovs-vswitchd.conf.db(5), Open_vSwitch)."""
+    southbound: str = ""
+    """Address of OVN's southbound database; empty: OVSDB has none."""
     answered: int = 0
     """Number of the latest query of :meth:`dfmeta.ovsdb.watcher.OvsdbWatcher.ask` that OVSDB has
     answered. All changes that OVSDB sent before that answer have been read."""
@@ -190,6 +193,7 @@ class BridgeReader:
         patch = next((port.patch for port in ports if port.patch is not None), None)
         if tap is not None and tap.mtu_request == TAP_MTU < self.least_mtu:
             tap = replace(tap, sound=False)
+        roots = idl.tables["Open_vSwitch"].rows.values()
         return Update(
             connected=True,
             # Other programs often write its external_ids.
@@ -199,7 +203,8 @@ class BridgeReader:
             gone=tuple(gone),
             meta=read_meta(idl, bridge, patch, self._meta) if self._meta else None,
             others=tuple(sorted(name for port in ports for name in port.others)),
-            restore_wait=any(map(_restores, idl.tables["Open_vSwitch"].rows.values())),
+            restore_wait=any(map(_restores, roots)),
+            southbound="".join(southbound_of(root.external_ids) for root in roots),
         )
 
     @property

@@ -61,6 +61,15 @@ def name_of(text: str) -> str:
     return " ".join(printable.split())[:NAME_MAX]
 
 
+def southbound_of(external_ids: Mapping[str, str]) -> str:
+    """Return the address of OVN's southbound database in that column of Open_vSwitch, or ``""``.
+
+    A chassis may have one of its own (ovn-controller(8), ``ovn-remote-<system-id>``).
+    """
+    own = external_ids.get(f"ovn-remote-{external_ids.get('system-id', '')}")
+    return "".join((own or external_ids.get("ovn-remote", "")).split())
+
+
 def own_ids(external_ids: Mapping[str, str]) -> MetaIds:
     """Return the Meta addresses that dfmeta has written into the row of a port.
 

@@ -72,7 +72,7 @@ class NeutronSource:
             threads.spawn_detached(self._collect)
         event = self._waiting.setdefault(port_id, Event())
         row: Row = event.wait()
-        return _of_subport(row, question.port) if _is_subport(question.port) else _of_port(row)
+        return ownership_of(row, question.port)
 
     def _collect(self) -> None:
         # All greenthreads of this turn of the hub have added their query by now.
@@ -199,22 +199,16 @@ def _in_time(seconds: float, query: Callable[[], T]) -> T:
         timer.cancel()
 
 
-def _of_port(row: Row) -> Ownership:
-    """Read a port; one of a router or a DHCP agent gives an empty result, as it has no instance."""
+def ownership_of(row: Row, port: Port) -> Ownership:
+    """Read a port of Neutron, or of OVN; one of a router or a DHCP agent has no instance.
+
+    Programs use any ``device_owner`` for a subport, and may leave ``device_id`` empty.
+    """
     instance = instance_of(str(row.get("device_id") or ""))
-    if not instance or not str(row.get("device_owner") or "").startswith(_OF_INSTANCE):
+    if port.kind is PortKind.SUBPORT:
+        instance = "" if port.instance_id else instance
+    elif not instance or not str(row.get("device_owner") or "").startswith(_OF_INSTANCE):
         return Ownership()
-    return Ownership(instance, port_project=_project(row))
-
-
-def _is_subport(port: Port) -> bool:
-    return port.kind is PortKind.SUBPORT
-
-
-def _of_subport(row: Row, port: Port) -> Ownership:
-    """Read the port of a subport. Programs use any ``device_owner`` there, and may leave
-    ``device_id`` empty."""
-    instance = "" if port.instance_id else instance_of(str(row.get("device_id") or ""))
     return Ownership(instance, port_project=_project(row))
 
 

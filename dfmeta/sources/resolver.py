@@ -15,7 +15,7 @@ Everything runs on the hub.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -113,6 +113,18 @@ class Resolver:
         resolution = self._resolutions.get(port_id)
         if resolution is not None and resolution.port.sources.get(INSTANCE) != OVSDB:
             self._begin(resolution.row)
+
+    def renew_named(self, source: str, ids: Collection[str]) -> None:
+        """Query the sources again for the ports of these iface-ids, which a source knows anew.
+
+        A port whose instance another source has named keeps it.
+        """
+        turns = hub.Turns()
+        for resolution in list(self._resolutions.values()) if ids else ():
+            is_named = resolution.port.sources.get(INSTANCE, source) != source
+            if resolution.row.iface_id in ids and not is_named and self._is_current(resolution):
+                self._begin(resolution.row)
+                turns.give_way()
 
     def settled(self) -> bool:
         """Return whether the sources were queried once for each port with missing fields."""

@@ -27,6 +27,7 @@ from dfmeta.wiring.process import lock_name
 _KEYS: Final = (
     (None, "nova_client_priv_key"),
     ("neutron", "keyfile"),
+    ("ovn", "ovn_sb_private_key"),
     ("store", "lookup_token_file"),
     ("store", "token_file"),
 )
@@ -96,6 +97,7 @@ def _services(conf: cfg.ConfigOpts, *, newer: bool) -> ServiceOptions:
         libvirt_wanted=any(_is_explicit(conf, name, "df_metadata") for name in names),
         neutron=_neutron(conf) if "neutron" in sources else None,
         neutron_host=services.neutron_host(conf),
+        ovn=services.southbound(conf) if "ovn" in sources else None,
         store=conf.store.connection if of_store or "store" in sources else "",
         lookup=(lambda: services.make_upstream(conf)) if asks else None,
         lookup_url=conf.store.lookup_base_url or "",

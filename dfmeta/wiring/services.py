@@ -21,6 +21,7 @@ from dfmeta.conf import nova as nova_options
 from dfmeta.conf.kinds import HAPROXY_ACCOUNT, account_of
 from dfmeta.errors import ConfigError
 from dfmeta.neutron.client import NeutronApi
+from dfmeta.ovsdb.southbound import use_files
 from dfmeta.proxy.backends.nova_requests import NovaSettings
 from dfmeta.proxy.engines.haproxy.plan import Program
 
@@ -75,6 +76,16 @@ def make_neutron_client(conf: cfg.ConfigOpts) -> NeutronApi:
 def neutron_host(conf: cfg.ConfigOpts) -> str:
     """Return the name of this host in Neutron's ``binding:host_id``."""
     return str(conf.neutron.host or socket.gethostname())
+
+
+def southbound(conf: cfg.ConfigOpts) -> str:
+    """Return the configured address of OVN's southbound database, or an empty one.
+
+    This process uses the configured files for it.
+    """
+    group = conf.ovn
+    use_files(group.ovn_sb_private_key, group.ovn_sb_certificate, group.ovn_sb_ca_cert)
+    return ",".join(group.ovn_sb_connection or ())
 
 
 def make_puller(

@@ -112,6 +112,12 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
         "cafile": ("/nonexistent/ca.pem",),
         "certfile": ("/nonexistent/cert.pem",),
     },
+    "ovn": {
+        "ovn_sb_connection": ("192.0.2.1:6642", "tcp:192.0.2.1", "tcp:192.0.2.1:6642,pssl:6642"),
+        "ovn_sb_private_key": ("/nonexistent/key.pem",),
+        "ovn_sb_certificate": ("/nonexistent/cert.pem",),
+        "ovn_sb_ca_cert": ("/nonexistent/ca.pem",),
+    },
     "guest_limits": {
         "request_line_max": ("255",),
         "header_max": ("8k",),

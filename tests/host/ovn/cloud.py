@@ -51,7 +51,7 @@ class Network:
             ("lsp-add", self.switch, self.metadata_port),
             ("lsp-set-type", self.metadata_port, "localport"),
             ("lsp-set-addresses", self.metadata_port, f"{self._mac(2)} {METADATA}"),
-            _external_ids(
+            external_ids(
                 self.metadata_port,
                 device_owner="network:distributed",
                 device_id=self.namespace,
@@ -129,7 +129,8 @@ def plug(
     guest = make_guest(name, address=f"{address}/24", mac=mac, route="none", ids=ids, plug=False)
     address6 = PREFIX6 + guest.link_local.removeprefix("fe80::")
     network.add(ids.iface_id, guest.mac, address, address6)
-    network.central.wire(_external_ids(ids.iface_id, device_id=ids.vm_uuid, project_id=project))
+    values = {"device_owner": "compute:nova", "device_id": ids.vm_uuid, "project_id": project}
+    network.central.wire(external_ids(ids.iface_id, **values))
     guest.plug()
     network.central.nbctl("wait-until", "Logical_Switch_Port", ids.iface_id, "up=true")
     lease(guest)
@@ -143,7 +144,7 @@ def lease(guest: Guest) -> None:
     guest.namespace.run([*udhcpc, "-s", str(LEASE)])
 
 
-def _external_ids(port: str, **values: str) -> tuple[str, ...]:
+def external_ids(port: str, **values: str) -> tuple[str, ...]:
     """Return the command that sets Neutron's external_ids of a logical switch port."""
     pairs = (f'external_ids:"neutron:{key}"="{value}"' for key, value in values.items())
     return ("set", "Logical_Switch_Port", port, *pairs)

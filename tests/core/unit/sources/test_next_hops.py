@@ -25,10 +25,10 @@ from dfmeta.ovsdb.external_ids import (
 from dfmeta.ovsdb.rows import Interface
 from dfmeta.ovsdb.vif import vifs
 from dfmeta.runtime import hub
+from dfmeta.sources.added_subports import FIELDS, AddedSubports, TrunkDetails, subports_of
+from dfmeta.sources.added_subports import FRESH as ROUND
 from dfmeta.sources.neutron import NeutronSource
 from dfmeta.sources.next_hops import FRESH, PLACE, UNKNOWN, NextHops
-from dfmeta.sources.trunk_details import FIELDS, TrunkDetails, subports_of
-from dfmeta.sources.trunk_details import FRESH as ROUND
 from tests.core.unit.support import GUEST_MAC, INSTANCE
 from tests.harness import neutron as harness
 from tests.harness.tier import CLOCK
@@ -377,7 +377,8 @@ class Trunks:
         self.fault: Exception | None = None
         self.ports: dict[PortId, Port] = {}
         self.handed = 0
-        self.stage = TrunkDetails(self, self.update, self.ports.pop, timeout=0.2)
+        self.feed = TrunkDetails(self, timeout=0.2)
+        self.stage = self.feed.stage = AddedSubports(self.update, self.ports.pop, self.feed.ring)
 
     def update(self, port: Port) -> None:
         self.ports[port.id] = port
@@ -412,7 +413,7 @@ def trunks() -> Trunks:
 
 def test_subports_have_their_parents_place_and_no_more_of_it(trunks: Trunks) -> None:
     assert trunks.vids() == []
-    assert trunks.stage.round() == pytest.approx(ROUND)
+    assert trunks.feed.round() == pytest.approx(ROUND)
     subport = trunks.ports[PortId("1", 100)]
     assert (subport.endpoint, subport.kind, subport.parent) == (
         *(Endpoint(1, 100), PortKind.SUBPORT, "tap1"),
@@ -426,14 +427,14 @@ def test_subports_have_their_parents_place_and_no_more_of_it(trunks: Trunks) -> 
 def test_an_entry_of_ovsdb_comes_first(trunks: Trunks) -> None:
     listed = port(vid=100, kind=PortKind.SUBPORT, iface_id="mine", parent="tap1")
     trunks.stage.update(listed)
-    trunks.stage.round()
+    trunks.feed.round()
     assert trunks.ports[listed.id] == listed
     assert trunks.vids() == [100, 200]
     other = replace(listed, vid=200)
     trunks.stage.update(other)
     assert trunks.ports[other.id] == other
     CLOCK.advance(ROUND)
-    trunks.stage.round()
+    trunks.feed.round()
     assert trunks.ports[other.id] == other
     trunks.stage.forget(listed.id)
     assert trunks.ports[listed.id].iface_id == uuid(100), "Neutron's again"
@@ -445,12 +446,12 @@ def test_an_attachment_that_leaves_ovsdb_leaves_at_once(trunks: Trunks) -> None:
     changed = replace(attached, vid=200)
     for row in (attached, changed, replace(changed, attached="")):
         trunks.stage.update(row)
-    trunks.stage.round()
+    trunks.feed.round()
     for row in (attached, changed):
         trunks.stage.forget(row.id)
     assert trunks.vids() == [200], "Neutron's again"
     CLOCK.advance(ROUND)
-    trunks.stage.round()
+    trunks.feed.round()
     assert trunks.vids() == [100, 200], "it stayed in Neutron"
     trunks.stage.update(attached)
     trunks.stage.forget(PortId("1"))
@@ -459,31 +460,31 @@ def test_an_attachment_that_leaves_ovsdb_leaves_at_once(trunks: Trunks) -> None:
 
 
 def test_subports_follow_their_parent_and_go_with_it(trunks: Trunks) -> None:
-    trunks.stage.round()
+    trunks.feed.round()
     trunks.stage.update(port(ofport=9))
     assert trunks.ports[PortId("1", 100)].endpoint == Endpoint(9, 100)
     assert trunks.ports[PortId("1")].kind is PortKind.PARENT
     CLOCK.advance(ROUND)
     trunks.fault = SourceError(source="neutron", cause="away")
     with pytest.raises(SourceError):
-        trunks.stage.round()
+        trunks.feed.round()
     assert trunks.vids() == [100, 200], "while Neutron is away"
     trunks.stage.forget(PortId("1"))
     assert trunks.ports == {}
 
 
 def test_a_trunks_changes_are_seen_at_the_next_round(trunks: Trunks) -> None:
-    trunks.stage.round()
+    trunks.feed.round()
     trunks.rows[uuid(1)] = details(200, 300)
-    trunks.stage.round()
+    trunks.feed.round()
     assert (trunks.vids(), trunks.calls) == ([100, 200], ["1 ids"])
     CLOCK.advance(ROUND)
     handed = trunks.handed
-    trunks.stage.round()
+    trunks.feed.round()
     assert (trunks.vids(), trunks.handed - handed) == ([200, 300], 1)
     del trunks.rows[uuid(1)]
     CLOCK.advance(ROUND)
-    trunks.stage.round()
+    trunks.feed.round()
     assert (trunks.vids(), trunks.ports[PortId("1")].kind) == ([], PortKind.PORT)
 
 
@@ -496,11 +497,11 @@ def test_many_ports_are_asked_about_in_one_call_unless_their_tags_do_not_come() 
         port(4, iface_id="no-uuid"),
     ):
         trunks.stage.update(row)
-    assert (trunks.stage.round(), trunks.calls) == (ROUND, [])
+    assert (trunks.feed.round(), trunks.calls) == (ROUND, [])
     for number in range(1, LIST_FROM + 1):
         trunks.rows[uuid(number)] = details(100)
         trunks.stage.update(port(number))
-    trunks.stage.round()
+    trunks.feed.round()
     assert trunks.calls == ["host"]
     assert all(trunks.vids(number) == [100] for number in range(1, LIST_FROM + 1))
 
