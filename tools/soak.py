@@ -35,11 +35,12 @@ WITH_ANOTHER = (
         )
     ),
     "tests/soak/e2e/test_pairs_of_faults.py",
+    "tests/host/nova",
     "tests/host/ovn",
 )
 """Tests of identity and faults, which hold with each engine, scheme and number of workers."""
 OF_HAPROXY = tuple(
-    f"{E2E}/test_{name}.py" for name in ("haproxy", "http_strict", "nova", "nova_tls", "start")
+    f"{E2E}/test_{name}.py" for name in ("haproxy", "http_strict", "nova_tls", "start")
 )
 NOT_WITH_HAPROXY = "not tap and not cleanup"
 """Left out with haproxy: the daemon's own reading of a device."""

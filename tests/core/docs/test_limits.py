@@ -112,3 +112,10 @@ def test_each_missing_function_has_a_proof_that_it_is_missing(tmp_path: Path) ->
     assert entries() == list(PROOFS)
     for title, is_missing in PROOFS.items():
         assert is_missing(tmp_path), title
+
+
+def test_tested_versions_are_those_of_the_set_up() -> None:
+    setup = (ROOT / "tools/setup.sh").read_text(encoding="utf-8")
+    versions = re.findall(r"[( ](?:neutron|nova|pyuwsgi)==(\d+\.\d+\.\d+)", setup)
+    assert len(versions) == 3
+    assert [version for version in versions if version not in PAGE] == []

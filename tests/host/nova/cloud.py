@@ -86,9 +86,10 @@ class Cloud:
     def agent(self, engine: str) -> Iterator[Agent]:
         """Run the daemon with an engine; it must stop with exit status 0."""
         df_metadata = {"backend": "nova", "identity_sources": "ovsdb,neutron"}
+        workers = {"proxy_workers": 0} if engine == "haproxy" else {}
         options = {
             "DEFAULT": {"metadata_proxy_shared_secret": SECRET},
-            "df_metadata": {**df_metadata, "engine": engine, "proxy_workers": 0},
+            "df_metadata": {**df_metadata, "engine": engine, **workers},
             "neutron": {"auth_type": "none", "endpoint_override": self.neutron.url},
             "haproxy": {"binary": HAPROXY},
         }
