@@ -25,7 +25,7 @@ from dfmeta.errors import ConfigError, DfmetaError, SourceError, TokenFileError
 from dfmeta.model import HttpHost
 from dfmeta.neutron.client import NeutronApi
 from dfmeta.ovsdb.external_ids import southbound_of
-from dfmeta.ovsdb.southbound import fault
+from dfmeta.ovsdb.idl import southbound_fault
 from dfmeta.proxy.backends.nova_requests import NovaFact, NovaSettings, Question, ask_nova
 from dfmeta.runtime import clock
 from dfmeta.sources.domain import Folders
@@ -193,7 +193,7 @@ class Services:
         if self._options.ovn is None:
             return None
         remote = self._options.ovn or southbound_of(external_ids)
-        return checks.ovn(remote, fault(remote) if remote else "")
+        return checks.ovn(remote, southbound_fault(remote) if remote else "")
 
     def store(self, *, running: bool) -> Finding | None:
         """Judge the store's database.

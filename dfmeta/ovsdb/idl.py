@@ -16,6 +16,7 @@ from dfmeta.ovsdb.jsonrpc import TIMEOUT, Message, Poller, RefusedError, call, d
 
 # isort: split
 from ovs.db.idl import Idl, SchemaHelper, Transaction
+from ovs.stream import Stream
 
 from dfmeta.runtime import clock
 
@@ -29,6 +30,8 @@ TRIES: Final = 20
 PAUSE: Final = 0.05
 """Seconds to wait for the rows that a try has not seen."""
 _DATABASE: Final = "Open_vSwitch"
+SOUTHBOUND: Final = "OVN_Southbound"
+"""Database of OVN (ovn-sb(5))."""
 _NAME_TAKEN: Final = '"constraint violation"'
 """Part of the error for a name that another row has."""
 
@@ -142,12 +145,30 @@ def loaded(remote: str, columns: Columns, *, seconds: float = TIMEOUT) -> Notici
     return idl
 
 
+def use_files(private_key: str, certificate: str, authorities: str) -> None:
+    """Let this process' connections by ``ssl:`` use these PEM files; empty: not configured."""
+    Stream.ssl_set_private_key_file(private_key)
+    Stream.ssl_set_certificate_file(certificate)
+    Stream.ssl_set_ca_cert_file(authorities)
+
+
+def southbound_fault(remote: str) -> str:
+    """Return why OVN's southbound database cannot be read; empty: it can."""
+    try:
+        schema_helper(remote, {}, SOUTHBOUND)
+    except (OSError, RefusedError) as error:
+        return why(error)
+    return ""
+
+
 def schema_helper(remote: str, columns: Columns, database: str = _DATABASE) -> Any:
     """Ask the server for its schema; return the part that an IDL of these columns needs.
 
     :param remote: OVSDB's address, or several with commas between them; the first that answers.
     :raises OSError: none answers.
     """
+    if "ssl:" in remote and not Stream._SSL_private_key_file:
+        raise OSError("set [ovn] ovn_sb_private_key, ovn_sb_certificate and ovn_sb_ca_cert")
     for address in Idl._parse_remotes(None, remote):
         try:
             schema = call(address, "get_schema", [database])

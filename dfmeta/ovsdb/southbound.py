@@ -14,12 +14,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from dfmeta.ovsdb.external_ids import wrong_mac
-from dfmeta.ovsdb.idl import Columns, Noticing, schema_helper
-from dfmeta.ovsdb.jsonrpc import POLLIN, Poller, RefusedError, why
+from dfmeta.ovsdb.idl import SOUTHBOUND, Columns, Noticing, schema_helper
+from dfmeta.ovsdb.jsonrpc import POLLIN, Poller
 from dfmeta.ovsdb.watcher import LOG, RECONNECT_PAUSE, DatabaseFollower
-
-# isort: split
-from ovs.stream import Stream
 
 _TABLE: Final = "Port_Binding"
 _COLUMNS: Final[Columns] = {_TABLE: ("logical_port", "parent_port", "tag", "mac", "external_ids")}
@@ -40,28 +37,6 @@ class BindingsUpdate(NamedTuple):
     """Logical port → its row; None: it has none any more."""
     whole: bool
     """Whether other logical ports have no row any more."""
-
-
-def use_files(private_key: str, certificate: str, authorities: str) -> None:
-    """Let this process' connections by ``ssl:`` use these PEM files; empty: not configured."""
-    Stream.ssl_set_private_key_file(private_key)
-    Stream.ssl_set_certificate_file(certificate)
-    Stream.ssl_set_ca_cert_file(authorities)
-
-
-def fault(remote: str) -> str:
-    """Return why the database at an address cannot be read; empty: it can."""
-    try:
-        _schema(remote, {})
-    except (OSError, RefusedError) as error:
-        return why(error)
-    return ""
-
-
-def _schema(remote: str, columns: Columns) -> Any:
-    if "ssl:" in remote and not Stream._SSL_private_key_file:
-        raise OSError("set [ovn] ovn_sb_private_key, ovn_sb_certificate and ovn_sb_ca_cert")
-    return schema_helper(remote, columns, "OVN_Southbound")
 
 
 class Southbound(DatabaseFollower[BindingsUpdate]):
@@ -101,7 +76,7 @@ class Southbound(DatabaseFollower[BindingsUpdate]):
             self._rest(Poller())
             if self._stopping:
                 return
-        idl = Noticing(remote, _schema(remote, _COLUMNS))
+        idl = Noticing(remote, schema_helper(remote, _COLUMNS, SOUTHBOUND))
         self._ids = None
         try:
             while not self._stopping and self.remote == remote:

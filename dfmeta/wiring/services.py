@@ -21,7 +21,6 @@ from dfmeta.conf import nova as nova_options
 from dfmeta.conf.kinds import HAPROXY_ACCOUNT, account_of
 from dfmeta.errors import ConfigError
 from dfmeta.neutron.client import NeutronApi
-from dfmeta.ovsdb.southbound import use_files
 from dfmeta.proxy.backends.nova_requests import NovaSettings
 from dfmeta.proxy.engines.haproxy.plan import Program
 
@@ -83,6 +82,8 @@ def southbound(conf: cfg.ConfigOpts) -> str:
 
     This process uses the configured files for it.
     """
+    from dfmeta.ovsdb.idl import use_files
+
     group = conf.ovn
     use_files(group.ovn_sb_private_key, group.ovn_sb_certificate, group.ovn_sb_ca_cert)
     return ",".join(group.ovn_sb_connection or ())
