@@ -398,7 +398,7 @@ def _check(actions: Iterable[Any], known: dict[str, int]) -> None:
 
 
 def stats(flow: Entry) -> bytes:
-    """The entry of *one* in a dump."""
+    """The entry of *flow* in a dump."""
     numbers = (
         flow.table,
         0,

@@ -1,24 +1,19 @@
 """What ought to be on the switch should lead each guest there and back, and nobody elsewhere."""
 
-import socket
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.family import IPV4, IPV6, family_of, guest_request, key_request
-from dfmeta.flows.flow import PORT_IN_PORT, Flow, Move, Output, SetField, ToController
+from dfmeta.flows.flow import Flow, Move, SetField
 from dfmeta.flows.integration_bridge import (
     ServedEndpoint,
-    first_syn,
     fixed_flows,
     guest_flows,
-    guest_syn,
 )
-from dfmeta.flows.pipeline import CONTROLLER_ID, Layout, Purpose, Stage
+from dfmeta.flows.pipeline import Purpose, Stage
 from dfmeta.identity.key import SLOTS, SLOTS6, VID_MAX
-from dfmeta.model import Endpoint
-from tests.core.unit.support import SERVICE6, TAP6, guests
+from tests.core.unit.support import TAP6, guests
 from tests.harness.examples import examples
 
 VIDS = st.just(0) | st.integers(1, VID_MAX)
@@ -71,27 +66,6 @@ def test_two_guests_share_no_place(guest: ServedEndpoint, other: ServedEndpoint)
     assert not places & {flow.match_key for flow in guest_flows(other, TAP6)}
 
 
-def test_solicitations_for_the_service_are_answered_by_flows_alone() -> None:
-    flows = (*fixed_flows(TAP6), *guest_flows(ServedEndpoint(Endpoint(13)), TAP6))
-    assert {flow.field("ipv6_nd_target") for flow in by_purpose(flows, Purpose.GUEST_ND)} == set(
-        SERVICE6
-    )
-    answers = by_purpose(flows, Purpose.SERVICE_ND)
-    assert {answer.field("ipv6_nd_target") for answer in answers} == set(SERVICE6)
-    for answer in answers:
-        target = answer.field("ipv6_nd_target")
-        assert sets(answer) == {"eth_src": TAP6.mac, "ipv6_src": target, "ipv6_nd_tll": TAP6.mac}
-        assert answer.actions[-1] == Output(PORT_IN_PORT)
-    (dad,) = by_purpose(flows, Purpose.GUEST_DAD)
-    assert (dad.field("ipv6_src"), dad.actions, dad.goto) == ("::", (), None)
-    (bare,) = by_purpose(flows, Purpose.GUEST_ND_BARE)
-    assert bare.actions == (ToController(CONTROLLER_ID),)
-    assert bare.field("ipv6_nd_sll") == "00:00:00:00:00:00"
-    order = [Purpose.GUEST_DAD, Purpose.GUEST_ND_BARE, Purpose.GUEST_ND_ANSWER]
-    numbers = [Layout().priority(purpose) for purpose in order]
-    assert numbers == sorted(set(numbers), reverse=True)
-
-
 def test_what_a_kernel_refuses_to_set_is_moved_from_a_register() -> None:
     for purpose in (Purpose.GUEST_ND_ANSWER, Purpose.KEY_ND_ANSWER):
         (flow,) = by_purpose(fixed_flows(TAP6), purpose)
@@ -114,22 +88,3 @@ def test_flood_changes_the_instructions_of_its_purpose_alone(
     expected = set().union(*(purposes.get(purpose, {purpose}) for purpose in floods))
     assert {flow.purpose for flow in changed} == expected
     assert not any(flow.actions or flow.goto for flow in changed)
-
-
-def test_a_familys_numbers_are_the_kernels_and_its_flows_match_its_own_fields() -> None:
-    for family, af, bits, version in (
-        (IPV4, socket.AF_INET, 32, 4),
-        (IPV6, socket.AF_INET6, 128, 6),
-    ):
-        assert (family.af, family.bits, family.version) == (af, bits, version)
-        assert family_of(version) is family
-        ip, key = TAP6.service(version).guest_ips[0], TAP6.keys.probe_key(version)
-        request = guest_request(Endpoint(13), family, TAP6.mac, ip)
-        assert request.field(family.target) == ip
-        assert (request.field("in_port"), request.field("vlan_vid")) == (13, 0)
-        answer = key_request(family, key, TAP6.mac, arp=Purpose.KEY_ARP, nd=Purpose.KEY_ND)
-        assert answer.field(family.target) == key
-        assert answer.actions[-1] == Output(PORT_IN_PORT)
-        syn = guest_syn(Endpoint(13), ip, family)
-        assert (syn.field(family.destination), syn.field("eth_type")) == (ip, family.eth_type)
-        assert first_syn(Endpoint(13), family).field(family.source) is None

@@ -124,7 +124,7 @@ def test_no_flow_of_metadata_path_takes_a_frame_of_our_two_ports() -> None:
 
 
 def dumped(wire: Wire, flow: Flow) -> Entry:
-    """The entry of a dump that *one* has on a switch."""
+    """The entry of a dump that *flow* has on a switch."""
     switch, mod = Switch((), lambda _message: None), wire.add(flow)
     mod.set_xid(5)
     mod.serialize()
