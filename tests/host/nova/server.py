@@ -84,9 +84,8 @@ class NovaServer(Closing):
     def close(self) -> None:
         """End it, and delete its databases. Idempotent."""
         for process in self._processes:
-            netns.end(process)
-            for pipe in filter(None, (process.stdin, process.stdout)):
-                pipe.close()
+            with process:
+                netns.end(process)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def put(
@@ -119,21 +118,13 @@ class NovaServer(Closing):
         """Return what all have logged."""
         return (self.folder / "log").read_text(errors="replace")
 
-    def _spawn(
-        self,
-        program: str,
-        *arguments: str,
-        stdin: int = subprocess.DEVNULL,
-        stdout: int | None = None,
-    ) -> subprocess.Popen[bytes]:
+    def _spawn(self, program: str, *arguments: str, **pipes: int) -> subprocess.Popen[bytes]:
         with (self.folder / "log").open("ab") as log:
             process = self._namespace.spawn(
                 [str(HOME / "bin" / program), *arguments],
                 env={"OS_NOVA_CONFIG_DIR": str(self.folder)},
                 cwd=self.folder,
-                stdin=stdin,
-                stdout=stdout or log,
-                stderr=log,
+                **{"stdout": log, "stderr": log, **pipes},
             )
         self._processes.append(process)
         return process

@@ -9,7 +9,6 @@ import random
 import signal
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from itertools import product
 
 import pytest
 
@@ -33,15 +32,16 @@ CRAWL = 28
 STALL = 2
 """SYNs that are sent again at most, after 1 s and 3 s, while the machine stands still once."""
 PASSWORD = b64encode(BINARY[:700])
-BELIEVED = {
-    "X-Instance-ID": "11111111-2222-4333-8444-555555555555",
-    "X-Tenant-ID": "another",
-    "X-Instance-ID-Signature": "0" * 64,
-    "X-Forwarded-For": "192.0.2.66",
-    "X-Metadata-Provider": "provider",
-    "X-Metadata-Provider-Signature": "0" * 64,
-}
+BELIEVED = (
+    ("X-Instance-ID", "11111111-2222-4333-8444-555555555555"),
+    ("X-Tenant-ID", "another"),
+    ("X-Instance-ID-Signature", "0" * 64),
+    ("X-Forwarded-For", "192.0.2.66"),
+    ("X-Metadata-Provider", "provider"),
+    ("X-Metadata-Provider-Signature", "0" * 64),
+)
 """What Nova would believe, with values that a guest might like."""
+HOSTILE = [*BELIEVED, *((name.lower().replace("-", "_"), value) for name, value in BELIEVED)]
 ULA = "fd12:3456::5"
 KNOWN = "9d2a8f4e-8a52-4f3f-9a05-0d2f4b8e7c11"
 """An instance of both Novas."""
@@ -103,34 +103,18 @@ def test_cloud_init_boots_with_one_packet_in(
         assert 1 <= agent.metric("dfmeta_packet_ins_total") - before <= 1 + again
 
 
-def test_twins_get_their_own_at_once_and_over_ipv6(agent: Agent, twins: list[Guest]) -> None:
+def test_twins_get_their_own_whatever_they_send(agent: Agent, twins: list[Guest]) -> None:
     del agent
     services = (METADATA_IP, OPENSTACK6, EC2_6)
-    batches = [(guest, guest.start_many(30, 10, host=item)) for item in services for guest in twins]
+    batches = [
+        (guest, guest.start_many(30, 10, host=service, headers=HOSTILE))
+        for service in services
+        for guest in twins
+    ]
     for guest, batch in batches:
         samples = batch.samples()
         assert [sample.error for sample in samples if sample.status != 200] == []
         assert {uuid_in(sample.body) for sample in samples} == {guest.instance_id}
-
-
-def spellings(name: str) -> list[str]:
-    """Of a header: each case, and every choice of hyphens and underscores."""
-    parts = name.split("-")
-    words = [
-        "".join(a + b for a, b in zip(parts, (*marks, ""), strict=True))
-        for marks in product("-_", repeat=len(parts) - 1)
-    ]
-    return [text for word in words for text in (word, word.lower(), word.upper(), word.swapcase())]
-
-
-def test_nova_believes_no_spelling_of_a_guests_headers(agent: Agent, bare: Guest) -> None:
-    del agent
-    for name, value in BELIEVED.items():
-        headers = [(spelled, value) for spelled in spellings(name)]
-        for start in range(0, len(headers), 50):
-            for path, text in (("instance-id", "i-"), ("local-ipv4", bare.ip)):
-                reply = bare.curl(f"/latest/meta-data/{path}", headers=headers[start : start + 50])
-                assert (reply.status, reply.text.startswith(text)) == (200, True), name
 
 
 def test_an_instance_without_key_and_user_data_has_neither(agent: Agent, bare: Guest) -> None:
@@ -142,7 +126,7 @@ def test_an_instance_without_key_and_user_data_has_neither(agent: Agent, bare: G
     ):
         assert bare.curl(path).status == 404, path
     # Nova has no address of it but the one in X-Forwarded-For.
-    assert bare.curl("/latest/meta-data/local-ipv4").text == bare.ip
+    assert bare.curl("/latest/meta-data/local-ipv4", headers=HOSTILE).text == bare.ip
 
 
 @pytest.mark.parametrize("how", ["length", "chunked"])
