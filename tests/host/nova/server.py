@@ -1,4 +1,4 @@
-"""Nova's own metadata API, under uWSGI as devstack starts it, on the loopback of a namespace.
+"""Nova's own metadata API, under uWSGI as devstack starts it, in a namespace.
 
 tools/setup.sh installs it in an environment of its own; ``instances.py`` runs there as well, and
 makes its databases. There is no Keystone: Nova asks neutron-server as an administrator.
@@ -23,7 +23,6 @@ from tests.host.neutron.api import NeutronServer
 HOME = ROOT / ".cache/nova"
 PORT = 8775
 _UWSGI = {
-    "http": f"127.0.0.1:{PORT}",
     "module": "nova.wsgi.metadata:application",
     "master": "true",
     "processes": "1",
@@ -43,10 +42,17 @@ class NovaServer(Closing):
     :param neutron: the server with their ports.
     """
 
-    def __init__(self, namespace: Namespace, neutron: NeutronServer) -> None:
+    def __init__(
+        self,
+        namespace: Namespace,
+        neutron: NeutronServer,
+        *,
+        host: str = "127.0.0.1",
+        secret: str = SECRET,
+    ) -> None:
         if not (HOME / "bin/uwsgi").exists():
             raise FileNotFoundError(f"no uwsgi in {HOME}: run tools/setup.sh --neutron")
-        self._namespace = namespace
+        self._namespace, self._place = namespace, (host, PORT)
         self._processes: list[subprocess.Popen[bytes]] = []
         self.folder = netns.temporary_folder("nova", place=Path("/dev/shm"))
         options = {
@@ -61,14 +67,14 @@ class NovaServer(Closing):
             "api": {"metadata_cache_expiration": 1},
             "neutron": {
                 "service_metadata_proxy": "true",
-                "metadata_proxy_shared_secret": SECRET,
+                "metadata_proxy_shared_secret": secret,
                 "auth_type": "none",
                 "endpoint_override": neutron.url,
             },
             "oslo_concurrency": {"lock_path": self.folder},
         }
         (self.folder / "nova.conf").write_text(ini(options))
-        (self.folder / "uwsgi.ini").write_text(ini({"uwsgi": _UWSGI}))
+        (self.folder / "uwsgi.ini").write_text(ini({"uwsgi": {"http": f"{host}:{PORT}", **_UWSGI}}))
         (self.folder / "api-paste.ini").symlink_to(HOME / "etc/nova/api-paste.ini")
         try:
             program = str(Path(__file__).with_name("instances.py"))
@@ -138,6 +144,6 @@ class NovaServer(Closing):
         if self._processes[-1].poll() is not None:
             raise RuntimeError(f"Nova has ended:\n{self.log()[-3000:]}")
         try:
-            return ask(self._namespace, ("127.0.0.1", PORT), "/").status == 200
+            return ask(self._namespace, self._place, "/").status == 200
         except (OSError, http.client.HTTPException):
             return False
