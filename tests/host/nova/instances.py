@@ -61,6 +61,7 @@ def make(admin: Any, cell: Any, facts: dict[str, Any]) -> None:
             display_name=facts["hostname"],
             reservation_id="r-k6l5j4h3",
             launch_index=0,
+            root_device_name="/dev/vda",
             flavor=objects.Flavor(name="m1.small"),
             key_name="key-1" if key else None,
             key_data=key,
