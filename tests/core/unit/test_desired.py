@@ -6,11 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.flows.flow import Flow, Move, SetField
-from dfmeta.flows.integration_bridge import (
-    ServedEndpoint,
-    fixed_flows,
-    guest_flows,
-)
+from dfmeta.flows.integration_bridge import ServedEndpoint, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Purpose, Stage
 from dfmeta.identity.key import SLOTS, SLOTS6, VID_MAX
 from tests.core.unit.support import TAP6, guests

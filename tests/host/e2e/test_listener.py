@@ -8,14 +8,7 @@ from tests.harness.fixtures import MakeAgent, MakeGuest
 from tests.harness.guest import Guest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import (
-    Attempt,
-    Capture,
-    asks_own,
-    children,
-    holders,
-    put,
-)
+from tests.host.e2e.support import Attempt, Capture, asks_own, children, holders, put
 
 
 def test_a_holder_ends_and_guests_wait_for_the_next_start(

@@ -5,13 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from dfmeta.doctor import (
-    checks_daemon,
-    checks_flows,
-    checks_services,
-    checks_switch,
-    checks_system,
-)
+from dfmeta.doctor import checks_daemon, checks_flows, checks_services, checks_switch, checks_system
 from dfmeta.doctor.checks_daemon import (
     DiskFacts,
     EngineFacts,
