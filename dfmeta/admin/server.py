@@ -32,6 +32,7 @@ from dfmeta.http.server import POLL, ClaimSource, HttpServer
 from dfmeta.http.service import ConnectionObserver, HttpService
 from dfmeta.http.sockets import quiet
 from dfmeta.model import Answer, Caller, Peer
+from dfmeta.proxy.recent import TEXT_MAX
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.throttle import ALL_GUESTS, SharedComplaints
 
@@ -60,8 +61,6 @@ LIMITS: Final = Limits(
 """Limits under the names of guests' limits: a "port" is a peer's address. The application limits
 the length of a body. A connection has one request at a time, so that a peer has at most as many
 requests in flight as connections."""
-PATH_SHOWN: Final = 256
-"""Maximum number of characters of a path in a log line."""
 SAME_HOST: Final = "dfmeta.same_host"
 """Environment key: whether a request comes from this host."""
 ENDS: Final = "dfmeta.ends"
@@ -334,7 +333,7 @@ class AdminServer:
                 f"defect {type(error).__name__}",
                 "%s %s of the admin listener failed: %s. Report this with the traceback below",
                 exchange.request.method,
-                ascii(exchange.request.path[:PATH_SHOWN]),
+                ascii(exchange.request.path[:TEXT_MAX]),
                 type(error).__name__,
                 level=logging.ERROR,
                 exc_info=True,

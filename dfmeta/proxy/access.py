@@ -17,7 +17,7 @@ from dfmeta import metrics
 from dfmeta.identity.registry import Claim
 from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.proxy.recent import CLOSED, REASONS, RECENT
+from dfmeta.proxy.recent import CLOSED, REASONS, RECENT, TEXT_MAX
 
 LOG = logging.getLogger(__name__)
 
@@ -25,8 +25,6 @@ OURSELVES: Final = "dfmeta"
 """The answerer of a request that dfmeta answered without a backend."""
 OUT_OF_TIME = "timeout"
 """Reason for closing a request that has waited until its deadline."""
-PATH_SHOWN = 256
-"""Characters of a path that a log line shows."""
 CLASSES: Final[Mapping[int, metrics.StatusClass]] = {2: "2xx", 3: "3xx", 4: "4xx", 5: "5xx"}
 """First digit of a status → its class. Any other status of a backend counts as 5xx
 (RFC 9110, 15)."""
@@ -96,7 +94,7 @@ def log_answered(
         claim.identity.port_name,
         claim.identity.instance_id,
         request.method,
-        request.path[:PATH_SHOWN],
+        request.path[:TEXT_MAX],
         status,
         size,
         seconds * 1000,
@@ -117,7 +115,7 @@ def unanswered(claim: Claim, request: GuestRequest, reason: str, timing: Timing)
         claim.identity.port_name,
         claim.identity.instance_id,
         request.method,
-        request.path[:PATH_SHOWN],
+        request.path[:TEXT_MAX],
         reason,
     )
 

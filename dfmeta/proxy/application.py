@@ -35,11 +35,6 @@ from dfmeta.runtime import clock, threads
 from dfmeta.runtime.throttle import Complaints
 from dfmeta.store.guest.requests import split_path
 
-PROJECT_POLL: Final = 0.1
-DOUBT_POLL: Final = 0.01
-"""Seconds between two checks whether the project is known (PROJECT_POLL) or a doubt about an ofport
-has ended (DOUBT_POLL). Such a doubt ends with OVSDB's next answer, within milliseconds while OVSDB
-answers."""
 ADMIN: Final = frozenset(
     {"metrics", "version", "ports", "service", "haproxy", "probe", "options", "names"}
 )
@@ -121,14 +116,10 @@ class _Pending(Timing):
         self.waited += clock.now() - begun
         return acquired
 
-    def wait_until(self, is_true: Callable[[], bool], *, poll: float) -> bool:
-        """Wait for a condition; return whether it became true before the deadline.
-
-        :param poll: seconds between two checks.
-        """
+    def wait_until(self, is_true: Callable[[], bool]) -> bool:
+        """Wait for a condition; return whether it became true before the deadline."""
         begun = clock.now()
-        while not (result := is_true()) and clock.now() < self.exchange.deadline:
-            threads.sleep(poll)
+        result = threads.wait_until(is_true, self.exchange.deadline - begun)
         self.waited += clock.now() - begun
         return result
 
@@ -230,7 +221,7 @@ class Application:
         if self._registry.certain(caller):
             return
         metrics.HELD_REQUESTS.labels("number").inc()
-        if not pending.wait_until(lambda: self._registry.certain(caller), poll=DOUBT_POLL):
+        if not pending.wait_until(lambda: self._registry.certain(caller)):
             raise Abandoned("timeout")
 
     def _guard(self, pending: _Pending, step: Callable[[_Pending], T]) -> T | Answer:
@@ -384,9 +375,7 @@ class Application:
         :raises Abandoned: when the guest has changed meanwhile.
         """
         metrics.HELD_REQUESTS.labels("project").inc()
-        if pending.wait_until(
-            lambda: not self._lacks_project(self._current(pending)), poll=PROJECT_POLL
-        ):
+        if pending.wait_until(lambda: not self._lacks_project(self._current(pending))):
             return True
         self._complain(
             pending.claim,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Final, Protocol
 from urllib.parse import unquote_to_bytes
 
@@ -20,7 +21,6 @@ FIRST: Final = "dfmeta"
 HOPS: Final = 1
 """Hop limit of all that a VM with attachments gets on a connection after its first request for the
 API: no router passes it on (RFC 791, 3.1; RFC 8200, 3)."""
-_TOO_LARGE: Final = 413
 
 
 class AttachmentResponder(Protocol):
@@ -145,7 +145,7 @@ def answer(
     try:
         whole = exchange.whole(body_max(exchange.request, attachments.quota))
     except BadRequestError as error:
-        if error.status != _TOO_LARGE:
+        if error.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             raise
         return TOO_LARGE
     if is_listing(exchange.request) and not exchange.acquire(exchange.deadline):

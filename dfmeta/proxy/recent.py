@@ -13,6 +13,7 @@ import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
+from http import HTTPStatus
 from typing import Any, Final, get_args
 
 from dfmeta.errors import BodyFault, HeadFault
@@ -30,13 +31,10 @@ KINDS_KEPT: Final = 4
 """Different failures that are kept for one port."""
 PORTS: Final = 8192
 """Guests that are remembered; the guest whose last request is oldest is forgotten first."""
-REASON_MAX: Final = 240
-"""Characters of a reason."""
+TEXT_MAX: Final = 256
+"""Characters of a path or a reason that is logged or kept."""
 _HARMLESS: Final = frozenset({405, 409})
 """A method that cloud-init only tries, a password that is set already."""
-_OK: Final = 200
-_NOT_FOUND: Final = 404
-_BAD_REQUEST: Final = 400
 
 REASONS: Final[Mapping[str, str]] = {
     "absent": "not found: the backend has no record of this guest, or has it with another project",
@@ -116,7 +114,6 @@ _SECRET: Final = (
 _LOG: Final = (
     "`journalctl -u dfmeta-agent` shows the cause; then see the {lines} of `dfmeta doctor`"
 )
-_FORBIDDEN: Final = 403
 _EC2_VERSIONS: Final = frozenset({"latest", "2009-04-04"})
 _PATHS: Final = {
     "openstack": "openstack",
@@ -155,7 +152,9 @@ class Failure:
     @property
     def counts_always(self) -> bool:
         """Whether it is a failure of the service, even if earlier requests succeeded."""
-        return not self.is_guests and self.code not in RULES and self.status != _BAD_REQUEST
+        return (
+            not self.is_guests and self.code not in RULES and self.status != HTTPStatus.BAD_REQUEST
+        )
 
     def after(self, before: Failure | None, well_at: float) -> Failure:
         """Return both failures of one kind as one; those until *well_at* do not count for
@@ -258,9 +257,9 @@ class Recent:
             if not _says_nothing(path):
                 requests.well_at = now
         elif status not in _HARMLESS:
-            if status == _NOT_FOUND and reason != REASONS["absent"]:
+            if status == HTTPStatus.NOT_FOUND and reason != REASONS["absent"]:
                 reason = REASONS["document"]
-            requests.add(Failure(now, status, kind_of(path), reason[:REASON_MAX], since=now))
+            requests.add(Failure(now, status, kind_of(path), reason[:TEXT_MAX], since=now))
 
     def succeeded(self, claim: Claim, count: int, at: float) -> None:
         """Note requests that another process has answered with success.
@@ -271,7 +270,7 @@ class Recent:
         """
         requests = self._of(claim.caller, claim.identity.incarnation)
         requests.counts[0] += count
-        requests.note(at, _OK)
+        requests.note(at, HTTPStatus.OK)
         requests.well_at = max(requests.well_at, at)
 
     def forget(self, caller: Caller) -> None:
@@ -407,6 +406,6 @@ def guest_remedy(failure: Failure, backend: str, *, port: str, instance: str) ->
         return remedy.format(port=shlex.quote(port), instance=shlex.quote(instance))
     if failure.is_guests:
         return ""
-    if failure.status == _FORBIDDEN and backend == NOVA:
+    if failure.status == HTTPStatus.FORBIDDEN and backend == NOVA:
         return _SECRET
     return _LOG.format(lines="line nova" if backend == NOVA else "lines store, lookup and disk")

@@ -27,8 +27,6 @@ from dfmeta.proxy.application import Backend
 from dfmeta.store import strictjson
 from dfmeta.store.guest.requests import split_path, tagged, unless_known
 
-SIZE_MAX: Final = 1 << 20
-"""Bytes of the largest document that is read: a port takes about 500."""
 LAST: Final = "/network_data.json"
 """End of the file's path, behind the version."""
 _NO_PHYSICAL: Final = frozenset({"bond", "vlan"})
@@ -102,11 +100,9 @@ def with_vlans(document: bytes, vlans: Iterable[Vlan]) -> bytes:
     """Return a ``network_data.json`` with a link for each VLAN whose parent's link is known.
 
     A VLAN that the document has already is not added again. The document is returned unchanged if
-    nothing is added, if it is larger than :data:`SIZE_MAX`, or if it is not strict JSON with links
-    that each have an id of their own. All other members keep their values and their order.
+    nothing is added, or if it is not strict JSON with links that each have an id of their own. All
+    other members keep their values and their order.
     """
-    if len(document) > SIZE_MAX:
-        return document
     try:
         content = strictjson.loads_object(document)
     except ValueError:

@@ -14,6 +14,7 @@ import string
 import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http import HTTPStatus
 from typing import NamedTuple
 
 from dfmeta import metrics
@@ -40,21 +41,15 @@ from dfmeta.proxy.backends.nova_requests import (
     reach,
     signed,
 )
-from dfmeta.proxy.recent import is_of_every_instance
+from dfmeta.proxy.recent import PORTS, is_of_every_instance
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import green_ssl as ssl
-from dfmeta.runtime.throttle import Backoff
+from dfmeta.runtime.throttle import FIRST_PAUSE, Backoff
 
 LOG = logging.getLogger(__name__)
 
 REST = 10.0
 """Seconds for which a failed host is not used while there are others."""
-RETRY_PAUSE = 0.2
-LEAST_PATIENCE = 0.05
-"""Seconds below which another try could not succeed, and would hide the cause of the last
-failure."""
-SIGNED_MAX = 4096
-"""Number of cached signatures of instances."""
 IDEMPOTENT = frozenset({"GET", "HEAD"})
 HOP_BY_HOP = frozenset(
     {
@@ -72,7 +67,6 @@ HOP_BY_HOP = frozenset(
 """Headers that are not forwarded (RFC 9110, 7.6.1)."""
 _OURS = frozenset({"content-type", "content-length", "date", "server"})
 _ENDS_HERE = HOP_BY_HOP | _OURS
-_NOT_FOUND = 404
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _REASONS: dict[type[BackendError], metrics.Retried] = {
     BackendUnreachableError: "unreachable",
@@ -119,7 +113,7 @@ class NovaBackend:
         self._servers = [PooledServer(host, context) for host in dict.fromkeys(settings.hosts)]
         self._rests = {server: Backoff(REST, REST) for server in self._servers}
         """A server that rests is not used while there are others."""
-        self._signed = functools.lru_cache(SIGNED_MAX)(functools.partial(signed, settings.secret))
+        self._signed = functools.lru_cache(PORTS)(functools.partial(signed, settings.secret))
 
     def answer(self, request: GuestRequest, identity: Identity, *, deadline: float) -> Answer:
         """Forward *request*; see :class:`~dfmeta.proxy.application.Backend`.
@@ -146,7 +140,7 @@ class NovaBackend:
             else:
                 self._rests[server].succeeded()
                 answer = _answer(response, head=request.method == "HEAD")
-                if answer.status == _NOT_FOUND and is_of_every_instance(request.path):
+                if answer.status == HTTPStatus.NOT_FOUND and is_of_every_instance(request.path):
                     return replace(answer, known=False)
                 return answer
         raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
@@ -181,16 +175,17 @@ class NovaBackend:
                 left = deadline - now
                 if left <= least:
                     return
-                least = LEAST_PATIENCE
+                # Less could not succeed, and would hide the cause of the last failure.
+                least = FIRST_PAUSE
                 yield server, min(left, half) if several else left
                 now = clock.now()
-            over = deadline - now <= RETRY_PAUSE + LEAST_PATIENCE
+            over = deadline - now <= 2 * FIRST_PAUSE
             if over or len(useless) == len(self._servers):
                 return
             if not held:
                 held = True
                 metrics.HELD_REQUESTS.labels("backend").inc()
-            threads.sleep(RETRY_PAUSE)
+            threads.sleep(FIRST_PAUSE)
             now = clock.now()
 
     def _let_rest(self, server: PooledServer, error: BackendError) -> None:

@@ -43,7 +43,6 @@ BACKEND = "nova"
 PROBE_PATH: Final = "/latest/meta-data/instance-id"
 """A path that every version of Nova has; its answer is short."""
 _UNSIGNED: Final = "Accept-Encoding: identity\r\nUser-Agent: dfmeta\r\n"
-_TELLS_NOTHING: Final = 404
 """Status of Nova for an unknown instance, and for every request while its metadata API ignores
 dfmeta's headers."""
 AUTHORITY: Final = "Set auth_ca_cert to the authority that signed Nova's certificate"
@@ -231,7 +230,7 @@ def ask_nova(
         context = nova_context(settings)
         response = _get(host, context, headers, deadline)
         plain = 0
-        if unsigned and response.status == _TELLS_NOTHING:
+        if unsigned and response.status == HTTPStatus.NOT_FOUND:
             plain = _get(host, context, _UNSIGNED, deadline).status
     except UpstreamLateError:
         return NovaFact(name, cause=f"it has not answered within {seconds:g} s", remedy=READ_LOG)

@@ -44,7 +44,7 @@ from dfmeta.model import TAP_VLAN, Endpoint
 from dfmeta.ovsdb import trunk_bridge
 from dfmeta.ovsdb.external_ids import META_KEYS, PROVIDER_IDS
 from dfmeta.ovsdb.meta_bridge import SKIP_CLEANUP, mark_of
-from dfmeta.proxy import access, recent, tokens
+from dfmeta.proxy import recent, tokens
 from dfmeta.proxy.engines.workers import workers
 from dfmeta.runtime import clock, saved_state, throttle
 from dfmeta.store import strictjson
@@ -285,7 +285,7 @@ def _proxy() -> Iterable[str]:
     yield f"{connection.LINGER:g} second"
     yield f"{connection.LINGER_MAX} bytes"
     yield {60.0: "once a minute"}[throttle.QUIET]
-    yield f"({access.PATH_SHOWN} characters at most)"
+    yield f"({recent.TEXT_MAX} characters at most)"
     yield {1.0: "once a second"}[workers.BEAT]
     yield f"not answered for {workers.SILENT * workers.BEAT:g} s"
     yield f"After {workers.HANGS * workers.BEAT:g} s it is killed"

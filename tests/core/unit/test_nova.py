@@ -23,6 +23,7 @@ from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.backends import nova, nova_requests
 from dfmeta.proxy.backends.nova_requests import explain
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import FIRST_PAUSE
 from tests.core.unit.nova_support import PASSWORD, SIGNATURE, Counted, answering, ask, get, nowhere
 from tests.core.unit.support import INSTANCE, PROJECT
 from tests.core.unit.upstream import OK, Asked, Upstream, close, hang
@@ -205,7 +206,7 @@ def test_connection_of_a_request_out_of_time_is_not_used_again(
 def test_last_try_has_time_for_an_answer(upstream: Upstream, backend: Any) -> None:
     def script(_request: Asked) -> None:
         # Too little time is left then for a pause and another try.
-        CLOCK.advance(100 - nova.RETRY_PAUSE - nova.LEAST_PATIENCE)
+        CLOCK.advance(100 - 2 * FIRST_PAUSE)
 
     upstream.script = script
     with pytest.raises(BackendUnreachableError):

@@ -25,6 +25,7 @@ import itertools
 import math
 import string
 from collections.abc import Iterable, Iterator, Sequence
+from http import HTTPStatus
 from typing import Final
 
 from dfmeta.http.limits import CROWDED, FEW
@@ -117,7 +118,7 @@ _BEGAN: Final = "acl began var(sess.claim) -m len 1:"
 """The guest's value had a claim."""
 _SETTLE: Final = "settle"
 """Name of the action in Lua."""
-_CHANGED: Final = 500
+CHANGED: Final = int(HTTPStatus.INTERNAL_SERVER_ERROR)
 """Status that stands for a guest that has changed; it is answered with nothing."""
 
 
@@ -334,7 +335,7 @@ def _quoted(patterns: Iterable[str]) -> str:
 
 def _nova(name: str, plan: HaproxyPlan, given: Descriptors) -> Iterator[str]:
     yield f"backend {name}"
-    yield f"    errorfile {_CHANGED} {_NOTHING}"
+    yield f"    errorfile {CHANGED} {_NOTHING}"
     for status in (502, 503, 504):
         yield f"    errorfile {status} {_NOTHING if name == NOVA_CLOSES else _path(given.away)}"
     if not plan.several:
@@ -361,7 +362,7 @@ def _nova(name: str, plan: HaproxyPlan, given: Descriptors) -> Iterator[str]:
     yield "    http-response set-var(txn.doubt) bool(true) unless same"
     if given.waiting is not None:
         yield f"    http-response lua.{_SETTLE} if doubt"
-    yield f"    http-response deny deny_status {_CHANGED} if doubt !same"
+    yield f"    http-response deny deny_status {CHANGED} if doubt !same"
     yield f"    http-response deny deny_status 503 if {{ res.body_size gt {ANSWER_MAX} }}"
     yield "    acl well status 200:399"
     yield "    http-response sc-inc-gpc0(1) if well"

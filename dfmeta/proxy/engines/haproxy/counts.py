@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from typing import Final, Literal
 
 from dfmeta import metrics
@@ -20,6 +21,7 @@ from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Timing
 from dfmeta.proxy.engines.haproxy.config import (
+    CHANGED,
     DAEMON,
     FORGET,
     FRONTEND,
@@ -55,12 +57,9 @@ _LINE: Final = re.compile(r"([0-9.]+|-) ([0-9]{3}) (\S+) (\S+) (\S*) (\S+)((?: -
 milliseconds in total, until Nova's answer, and in the queue."""
 _UNREADABLE: Final = "<BADREQ>"
 """Instead of the path of a request that haproxy could not read."""
-_NOT_FOUND: Final = 404
-_LATE: Final = 408
-_CHANGED: Final = 500
-_AWAY: Final = 503
-_NO_ANSWER: Final = frozenset({502, 503, 504})
-_FAILED: Final = 400
+_NO_ANSWER: Final = frozenset(
+    {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
+)
 _NOVAS_OWN: Final = "-"
 """First letter of the state of a request that has Nova's answer."""
 _NOVAS_FAULT: Final = ("s", "S")
@@ -126,6 +125,7 @@ class Counts:
     def _note_failure(
         self, claim: Claim | None, status: int, state: str, backend: str, path: str
     ) -> None:
+        away = HTTPStatus.SERVICE_UNAVAILABLE
         if status in _NO_ANSWER and not state.startswith(_NOVAS_OWN):
             self._throttle.warn(
                 LOG,
@@ -134,19 +134,19 @@ class Counts:
                 status,
                 state,
             )
-        if status == _CHANGED and state.startswith(_OWN):
+        if status == CHANGED and state.startswith(_OWN):
             metrics.CLOSED.labels("changed").inc()
-        elif state.startswith(_NOVAS_FAULT) or (status == _AWAY and state.startswith(_OWN)):
+        elif state.startswith(_NOVAS_FAULT) or (status == away and state.startswith(_OWN)):
             closed = backend == NOVA_CLOSES
             if closed:
                 metrics.CLOSED.labels("timeout").inc()
             else:
                 metrics.REQUESTS.labels("5xx", "dfmeta").inc()
             if claim is not None:
-                RECENT.answered(claim, CLOSED if closed else _AWAY, path, REASONS["timeout"])
-        elif status >= _FAILED and claim is not None:
+                RECENT.answered(claim, CLOSED if closed else away, path, REASONS["timeout"])
+        elif status >= HTTPStatus.BAD_REQUEST and claim is not None:
             reason = self._remark(claim, status) or f"nova answered {status}"
-            if status == _NOT_FOUND and is_of_every_instance(path):
+            if status == HTTPStatus.NOT_FOUND and is_of_every_instance(path):
                 reason = REASONS["absent"]
             RECENT.answered(claim, status, path, reason)
 
@@ -287,7 +287,7 @@ def _drop(readings: dict[str, int], rows: Rows) -> None:
 
 def _refused(claim: Claim | None, status: int) -> None:
     """Count a request that haproxy could not read, or that was not complete in time."""
-    reason: HeadFault = "header_timeout" if status == _LATE else "malformed"
+    reason: HeadFault = "header_timeout" if status == HTTPStatus.REQUEST_TIMEOUT else "malformed"
     if claim is not None:
         access.refused(claim, status, reason)
     else:

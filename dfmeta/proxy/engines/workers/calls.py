@@ -37,13 +37,8 @@ from dfmeta.runtime.throttle import Complaints
 
 LOG = logging.getLogger(__name__)
 
-PATIENCE = 1.0
-"""Seconds for an answer that the daemon has in memory; also added to the time of a backend."""
-ATTACH_PATIENCE = 60.0
+ATTACH_TIMEOUT = 60.0
 """Seconds for an answer of the API of attachments, which limits its own steps."""
-STORE_PATIENCE = 5.0
-"""Shortest time, in seconds, for an answer of the store: the daemon may be busy with a switch that
-has reconnected."""
 SILENT = "the daemon has not answered"
 _LATE: Final = refusal(503, "daemon", SILENT, ("Retry-After", "2"))
 TOKEN_WORDS = (None, "", *TokenMode)
@@ -149,7 +144,8 @@ class RemoteStore:
         """Query the daemon, which sends the answer along if the request goes on."""
         patience = deadline - clock.now()
         words = [word for word in TOKEN_WORDS if should_answer(word)]
-        timeout = max(max(patience, 0.0) + PATIENCE, STORE_PATIENCE)
+        # The daemon may be busy with a switch that has reconnected.
+        timeout = max(patience, 0.0) + clock.ANSWER_TIMEOUT
         result = self._pipe.call("open", identity, request, patience, words, timeout=timeout)
         if result is None:
             raise BackendError(backend=self.name, cause=SILENT, remedy="")
@@ -170,7 +166,7 @@ def remote_subports(pipe: Pipe, name: metrics.Backend) -> Subports:
     """
 
     def subports(identity: Identity, deadline: float) -> list[Vlan]:
-        patience = max(deadline - clock.now(), PATIENCE)
+        patience = max(deadline - clock.now(), clock.ANSWER_TIMEOUT)
         result = pipe.call("subports", identity, timeout=patience)
         if result is None:
             raise BackendError(backend=name, cause=SILENT, remedy="")
@@ -205,7 +201,7 @@ class RemoteAttachments:
 
     def _allowed(self, claim: Claim) -> bool | None:
         """Ask the daemon; None when it does not answer in time."""
-        result = self._pipe.call("may_attach", claim.endpoint, timeout=PATIENCE)
+        result = self._pipe.call("may_attach", claim.endpoint)
         return None if result is None else bool(result.value)
 
     def answer(self, exchange: Exchange[Claim]) -> Answer:
@@ -215,7 +211,7 @@ class RemoteAttachments:
         """
         claim, incarnation = exchange.claim, exchange.claim.identity.incarnation
         values = claim.endpoint, incarnation, exchange.request, exchange.source_port
-        result = self._pipe.call("attach", *values, timeout=ATTACH_PATIENCE)
+        result = self._pipe.call("attach", *values, timeout=ATTACH_TIMEOUT)
         if result is None:
             return _LATE
         if "changed" in result.value:
@@ -234,7 +230,7 @@ class RemoteRates(RateLimiter):
         """Count one request of a port; the request passes if the daemon does not answer in time."""
         if not self.settings.enabled or ip_version not in self.settings.ip_versions:
             return Verdict()
-        result = self._pipe.call("rate", caller, ip_version, timeout=PATIENCE)
+        result = self._pipe.call("rate", caller, ip_version)
         return Verdict() if result is None else Verdict(**result.value)
 
     def forget(self, caller: Caller) -> None:

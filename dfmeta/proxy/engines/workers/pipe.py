@@ -17,18 +17,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dfmeta.model import Answer, GuestRequest
-from dfmeta.runtime import threads
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import Event
 
 Message = dict[str, Any]
-PIECE = 262144
-LOOK = 65536
-"""Bytes of one read in :meth:`Pipe.catch_up`: a buffer of this size costs little if there is
-nothing to read."""
+PIECE = 65536
+"""Bytes of one read or write: a buffer of this size costs little if there is nothing to read."""
 BYTES = "bytes"
 """The member of a message with the number of bytes that follow; the receiver gets the bytes in
 it."""
-ANSWER_TIMEOUT = 10.0
 
 
 class CallResult(NamedTuple):
@@ -89,7 +86,7 @@ class Pipe:
         self._send({"call": name, "values": values})
 
     def call(
-        self, name: str, *values: object, timeout: float | None = ANSWER_TIMEOUT
+        self, name: str, *values: object, timeout: float | None = clock.ANSWER_TIMEOUT
     ) -> CallResult | None:
         """Call a function of the other end and wait for its result; None: there is none in time.
 
@@ -154,7 +151,7 @@ class Pipe:
         if not self._functions or self._handling or self.closed:
             return
         # The underlying socket: the green one would wait.
-        while piece := _received(self._sock.fd, LOOK):
+        while piece := _received(self._sock.fd, PIECE):
             self._take(piece)
 
     def close(self) -> None:
