@@ -27,6 +27,7 @@ from dfmeta.attach.limits import Alone
 from dfmeta.attach.model import Attachment, Network, Parent, unknown_network
 from dfmeta.errors import AttachError
 from dfmeta.model import Answer, GuestRequest, Port, PortKind
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
 from dfmeta.store.guest.requests import split_path
 
 
@@ -82,8 +83,6 @@ TTL_MAX: Final = 21600
 """Seconds for which a token may be valid."""
 PRIVILEGED: Final = range(1, 1024)
 """Source ports that only a privileged process binds (ip(7))."""
-PATIENCE: Final = 5.0
-"""Seconds that a list or a status waits for those that the same VM has asked for before."""
 GONE: Final = "link=gone"
 """Query of a deletion: the guest has deleted its device."""
 _ROOT: Final = ["dfmeta", "v1"]
@@ -242,7 +241,7 @@ class AttachmentApi:
         return Answer(200, token.encode(), "text/plain", headers)
 
     def _status(self, call: ApiCall, _names: list[str]) -> Answer:
-        with self._alone.by(call.port.iface_id, PATIENCE):
+        with self._alone.by(call.port.iface_id, ANSWER_TIMEOUT):
             now = self._engine.status(call.parent)
         networks = tuple(
             network for network in now.networks if self.access.opens(call.port, network.name)
@@ -250,7 +249,7 @@ class AttachmentApi:
         return json_answer(200, documents.status(replace(now, networks=networks)))
 
     def _list(self, call: ApiCall, _names: list[str]) -> Answer:
-        with self._alone.by(call.port.iface_id, PATIENCE):
+        with self._alone.by(call.port.iface_id, ANSWER_TIMEOUT):
             attachments = self._engine.listed(call.parent)
             networks = dict(self._networks)
 

@@ -75,11 +75,6 @@ class NeutronTrunks:
         self._api, self._host, self._connect = api, host, connect
         self._away = float("-inf")
 
-    @property
-    def is_away(self) -> bool:
-        """Return whether the last request had no answer."""
-        return self._away != float("-inf")
-
     def network(self, network_id: str) -> Mapping[str, Any]:
         """Return a network."""
         return dict(self._call("GET", f"networks/{network_id}")["network"])

@@ -33,7 +33,7 @@ from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.tokens import AttachmentTokens
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import call_in_thread
-from dfmeta.runtime.throttle import LogThrottle
+from dfmeta.runtime.throttle import FIRST_PAUSE, LogThrottle
 from dfmeta.store.db.attachments import AttachmentTables
 from dfmeta.store.db.database import Database
 from dfmeta.wiring.services import make_neutron_client, neutron_host
@@ -41,16 +41,6 @@ from dfmeta.wiring.store import make_threads
 
 LOG = logging.getLogger("dfmeta.attachments")
 
-TIDY: Final = 15.0
-"""Seconds between two comparisons of the tables with the data plane."""
-TIDY_NEUTRON: Final = 60.0
-"""The same with the driver neutron, as long as Neutron answers."""
-BURST_NEUTRON: Final = 0.1
-"""Seconds for which requests of a burst are collected: Neutron takes longer for a single one."""
-CHECKED: Final = 5.0
-"""Seconds to wait for the flows of new ports."""
-POLL: Final = 0.002
-"""Seconds between two looks at the registry."""
 Confirm = Callable[[Endpoint, float], None]
 OTHER_REQUESTS: Final = 10
 """Requests of the API in a second, for each new attachment in a second."""
@@ -100,7 +90,8 @@ class AttachmentService:
             host=neutron_host(conf),
             present=lambda port_id: port_id in self._parents(),
             name=str if neutron else name_of_port,
-            burst=BURST_NEUTRON if neutron else 0.0,
+            # Neutron takes longer for a single request.
+            burst=FIRST_PAUSE if neutron else 0.0,
         )
         self._rates = RateLimiter(_rates(conf))
         self._api = AttachmentApi(
@@ -128,7 +119,7 @@ class AttachmentService:
             except AttachError as error:
                 seldom.warn(LOG, "Attachments: %s", error.line)
             step = self.engine.tidy
-            threads.sleep(self._plane.pause)
+            threads.sleep(clock.FULL_CHECK_INTERVAL)
 
     def reload(self, conf: cfg.ConfigOpts) -> None:
         """Apply the networks, ``allow``, ``quota`` and ``rate`` of another configuration."""
@@ -159,13 +150,13 @@ class AttachmentService:
 
         :raises AttachDriverError: when it does not in time.
         """
-        deadline = clock.now() + CHECKED
-        while len(endpoints := self._bound(names)) < len(names):
-            if clock.now() >= deadline:
-                raise AttachDriverError(cause="dfmeta-agent does not see the new ports")
-            clock.sleep(POLL)
+        deadline = clock.now() + clock.ANSWER_TIMEOUT
+        if not threads.wait_until(
+            lambda: len(self._bound(names)) == len(names), clock.ANSWER_TIMEOUT
+        ):
+            raise AttachDriverError(cause="dfmeta-agent does not see the new ports")
         try:
-            for endpoint in endpoints:
+            for endpoint in self._bound(names):
                 self._confirm(endpoint, max(0.0, deadline - clock.now()))
         except DfmetaError as error:
             raise AttachDriverError(cause=f"the switch has no flows: {error}") from error
@@ -196,8 +187,6 @@ class AttachmentService:
 
 class _Local:
     """The driver ``local``, and the networks of the configuration; see :class:`_Neutron`."""
-
-    pause = TIDY
 
     def __init__(
         self, conf: cfg.ConfigOpts, ovsdb: Ovsdb, await_checks: Callable[[Sequence[str]], None]
@@ -247,11 +236,6 @@ class _Neutron:
         """The networks that are known now."""
         wired = WiredPorts(ovsdb, group.integration_bridge, self._trunks.statuses)
         self.driver = NeutronDriver(self._trunks, self.networks, wired, parents)
-
-    @property
-    def pause(self) -> float:
-        """Seconds until the next comparison of the tables with the data plane."""
-        return TIDY if self._trunks.is_away else TIDY_NEUTRON
 
     def refresh(self) -> None:
         """Read the networks of Neutron, which may have changed. Does not raise."""

@@ -23,6 +23,7 @@ from dfmeta.errors import ConfigError
 from dfmeta.neutron.client import NeutronApi
 from dfmeta.proxy.backends.nova_requests import NovaSettings
 from dfmeta.proxy.engines.haproxy.plan import Program
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
 
 if TYPE_CHECKING:
     from dfmeta.http.client import Resolve
@@ -38,8 +39,6 @@ HAPROXY_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin")
 _DESCRIPTORS: Final = 64
 """Descriptors for a program that only prints its version."""
 _VERSION: Final = re.compile(r"HAProxy version (([0-9]+)\.([0-9]+)\S*)")
-_VERSION_TIMEOUT: Final = 10.0
-"""Seconds for the program to print its version."""
 
 
 def make_nova_settings(conf: cfg.ConfigOpts) -> NovaSettings:
@@ -211,7 +210,7 @@ def haproxy_version(program: Program) -> HaproxyVersion | None:
             program.command("-vv", descriptors=_DESCRIPTORS),
             capture_output=True,
             text=True,
-            timeout=_VERSION_TIMEOUT,
+            timeout=ANSWER_TIMEOUT,
             check=True,
         ).stdout
     except Exception as error:

@@ -32,6 +32,7 @@ from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.ovsdb.vif import ADDRESS_KEY, INSTANCE_KEY
 from dfmeta.ovsdb.vswitchd import Vswitchd, VswitchdError
 from dfmeta.runtime import clock
+from dfmeta.runtime.clock import ANSWER_TIMEOUT, CHECK_INTERVAL
 
 T = TypeVar("T")
 
@@ -39,12 +40,6 @@ INNER: Final = "spi-"
 """Beginning of the name of the end on the integration bridge."""
 OUTER: Final = "spt-"
 """Beginning of the name of the end on the trunk's bridge."""
-WAIT: Final = 5.0
-"""Seconds to wait for the OpenFlow numbers of new ports."""
-ASK_AGAIN: Final = 1.0
-"""Seconds after which ovs-vswitchd is asked again for a number that it has not given."""
-POLL: Final = 0.005
-"""Seconds between two readings of the numbers."""
 _OWN_KEYS: Final = ("iface-id", "attached-mac", KEY, INSTANCE_KEY, ADDRESS_KEY)
 
 
@@ -261,8 +256,8 @@ class LocalDriver:
         asked again.
         """
         left: Mapping[str, str] = dict.fromkeys(names, "")
-        deadline = clock.now() + WAIT
-        again = clock.now() + ASK_AGAIN
+        deadline = clock.now() + ANSWER_TIMEOUT
+        again = clock.now() + CHECK_INTERVAL
         while True:
             left = self._run(partial(_without_number, names=list(left), has_peers=has_peers))
             if not left:
@@ -272,12 +267,12 @@ class LocalDriver:
                 name, why = next(iter(left.items()))
                 raise _error(
                     f"Open vSwitch has not made {len(left)} of {len(names)} ports work in "
-                    f"{WAIT:g} s; {name}: {why}"
+                    f"{ANSWER_TIMEOUT:g} s; {name}: {why}"
                 )
             if now >= again:
-                again = now + ASK_AGAIN
+                again = now + CHECK_INTERVAL
                 self._run(reconfigure)
-            clock.sleep(POLL)
+            clock.sleep(clock.POLL)
 
     def _run(self, act: Act[T]) -> T:
         try:

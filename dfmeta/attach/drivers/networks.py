@@ -21,16 +21,13 @@ from dfmeta.errors import AttachDriverError, ConfigError, DfmetaError, SourceErr
 from dfmeta.neutron.client import Row
 from dfmeta.neutron.trunks import NeutronTrunks, attachment_of
 from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import LogThrottle
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
+from dfmeta.runtime.throttle import LONGEST_PAUSE, LogThrottle
 
 LOG = logging.getLogger(__name__)
 
 ADDRESSES: Final = 600.0
 """Seconds after which the addresses of other ports are read again; a subnet may have thousands."""
-AGAIN: Final = 2.0
-"""Seconds after which a network that is not known yet is asked for again."""
-WAIT: Final = 5.0
-"""Seconds that a request waits while another one, or the start, asks for the networks."""
 _NOT_FOUND: Final = 404
 _READABLE: Final = (AddressValueError, NetmaskValueError, ValueError, KeyError, TypeError)
 
@@ -81,9 +78,9 @@ class NeutronNetworks(Mapping[str, Network]):
         :raises AttachDriverError: if Neutron has told nothing about it.
         """
         if name not in self.known and name in self._chosen:
-            if self._first.acquire(timeout=WAIT):
+            if self._first.acquire(timeout=ANSWER_TIMEOUT):
                 try:
-                    late = self._clock() >= self._asked.get(name, float("-inf")) + AGAIN
+                    late = self._clock() >= self._asked.get(name, float("-inf")) + LONGEST_PAUSE
                     if name not in self.known and late:
                         self._read(name)
                 finally:

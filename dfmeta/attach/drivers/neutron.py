@@ -42,7 +42,7 @@ from dfmeta.neutron.trunks import (
     parent_of,
 )
 from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import LogThrottle
+from dfmeta.runtime.throttle import LONGEST_PAUSE, LogThrottle
 
 NO_TRUNK: Final = "the VM's port is no parent of a trunk in Neutron"
 BROKEN: Final = "the trunk of the VM's port has the status ERROR in Neutron"
@@ -108,8 +108,6 @@ LOG = logging.getLogger(__name__)
 
 FRESH: Final = 60.0
 """Seconds for which a trunk that can be used is not asked for again."""
-UNUSABLE: Final = 3.0
-"""The same for the cause for which a parent can get no attachments."""
 _NOT_FOUND, _CONFLICT = 404, 409
 _ERROR: Final = "ERROR"
 
@@ -387,7 +385,7 @@ class NeutronDriver:
             cause = BROKEN
         elif not trunk.up:
             cause = DOWN
-        until = self._clock() + (UNUSABLE if cause else FRESH)
+        until = self._clock() + (LONGEST_PAUSE if cause else FRESH)
         answer = self._known[parent] = _Known(trunk, cause, until)
         return answer
 

@@ -42,8 +42,6 @@ T = TypeVar("T")
 
 WAIT: Final = 10.0
 """Seconds to wait for the agent."""
-POLL: Final = 0.02
-"""Seconds between two readings of OVSDB."""
 POLL_STATUS: Final = 0.5
 """Seconds between two requests for the status of ports."""
 ACTIVE: Final = "ACTIVE"
@@ -113,7 +111,7 @@ class WiredPorts:
             _await(lambda: self._inactive(ports), POLL_STATUS, ports)
             self._entries.write(parent, ports)
             return
-        _await(lambda: self._without_number(ports), POLL, ports)
+        _await(lambda: self._without_number(ports), clock.POLL, ports)
         _run(self._ovsdb, lambda idl, _txn: _mark(Rows(idl), ports))
 
     def forget(self, attachments: Iterable[Attachment]) -> None:

@@ -62,7 +62,7 @@ def test_requests_wait_for_the_answer_that_the_start_waits_for(
 def test_a_request_does_not_wait_for_ever(
     networks: NeutronNetworks, neutron: Trunks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(network_module, "WAIT", 0.01)
+    monkeypatch.setattr(network_module, "ANSWER_TIMEOUT", 0.01)
     with ThreadPoolExecutor(1) as pool:
         start = pool.submit(networks.refresh)
         neutron.asked.wait()
