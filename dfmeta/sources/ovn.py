@@ -8,6 +8,7 @@ it is away, the known rows count. Everything runs on the hub.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Final
 
 from dfmeta import metrics
 from dfmeta.ovsdb.southbound import Binding, BindingsUpdate, Southbound
@@ -15,6 +16,8 @@ from dfmeta.runtime.threads import Event
 from dfmeta.sources.added_subports import AddedSubports, entries_of
 from dfmeta.sources.neutron import ownership_of
 from dfmeta.sources.source import INSTANCE, PORT_PROJECT, Ownership, PortQuery
+
+_OF_ENTRY: Final = ("vid", "port_id", "mac")
 
 
 class OvnSource:
@@ -69,7 +72,8 @@ class OvnSource:
         members: dict[str, list[Binding]] = {row["parent"]: [] for row in rows if row["parent"]}
         for row in self._rows.values():
             if row["parent"] in members:
-                members[row["parent"]].append(row)
+                # Without the project, which in a list of subports is the instance's.
+                members[row["parent"]].append({key: row[key] for key in _OF_ENTRY})
         self.stage.learn({parent: entries_of(listed) for parent, listed in members.items()})
 
     def _ports(self) -> list[str]:

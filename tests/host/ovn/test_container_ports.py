@@ -98,7 +98,7 @@ def site(host: OpenvSwitch, chassis: Chassis, networks: list[Network]) -> Iterat
 def test_each_guest_gets_its_own(site: Site) -> None:
     site.ask_all()
     for row in site.agent.admin("/ports").json():
-        assert row["sources"]["instance_id"] == "ovn"
+        assert row["sources"] == {"instance_id": "ovn", "project_id": "ovn (port)"}
 
 
 def test_a_container_port_follows_each_change_within_a_moment(site: Site) -> None:

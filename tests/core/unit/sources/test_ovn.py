@@ -74,6 +74,7 @@ def test_a_container_port_is_a_subport_with_its_own_identity(cloud: Cloud) -> No
     cloud.take(CONTAINER, row("vm", device_id=INSTANCE, device_owner="compute:nova"))
     subport = cloud.ports[PortId("row1", 100)]
     assert (subport.kind, subport.iface_id, subport.mac) == (PortKind.SUBPORT, "c1", GUEST_MAC)
+    assert (subport.project_id, subport.sources) == ("", {}), "the port's is a guess"
     assert cloud.find(subport) == Ownership(INSTANCE, port_project=PROJECT)
     assert cloud.find(VM) == Ownership(INSTANCE)
     cloud.take(row("vm", device_id=INSTANCE, device_owner="network:router_interface"))
