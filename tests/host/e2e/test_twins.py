@@ -5,7 +5,7 @@ import contextlib
 from tests.harness.agent import Agent
 from tests.harness.engine import BEHAVIOUR
 from tests.harness.fixtures import MakeGuest
-from tests.harness.guest import Guest, uuid_of
+from tests.harness.guest import uuid_of
 from tests.harness.nova import RecordingNova
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
@@ -13,46 +13,21 @@ from tests.host.e2e import shared
 from tests.host.e2e.support import (
     META_DATA,
     SILENCE,
-    TWIN_MAC,
     asks_own,
     open_connection,
     project_ids,
-    put,
     put_nova,
     read_all,
-    uuid_in,
 )
 
 host, nova, agent = shared.host, shared.nova, shared.nova_agent_with()
 fresh_record = shared.fresh_record
 
 
-def twins(make_guest: MakeGuest, *names: str, address: str = "10.0.0.5/24") -> list[Guest]:
-    return [
-        make_guest(name, address=address, mac=TWIN_MAC, ids=project_ids(name)) for name in names
-    ]
-
-
-def test_the_store_gives_two_guests_with_one_ip_and_mac_only_their_own() -> None:
-    with OpenvSwitch() as switch, Agent(switch) as daemon:
-        both = [
-            Guest(switch, name, address="10.0.0.5/24", mac=TWIN_MAC) for name in ("left", "right")
-        ]
-        daemon.start()
-        for guest in both:
-            put(daemon, guest)
-        batches = [guest.start_many(50, 50) for guest in both]
-        for guest, batch in zip(both, batches, strict=True):
-            samples = batch.samples()
-            assert [sample.error for sample in samples if sample.status != 200] == []
-            assert {uuid_in(sample.body) for sample in samples} == {guest.instance_id}
-        daemon.stop()
-
-
 def test_a_kept_connection_does_not_survive_a_change_of_its_port(
     host: OpenvSwitch, agent: Agent, nova: RecordingNova, make_guest: MakeGuest
 ) -> None:
-    (guest,) = twins(make_guest, "kept")
+    guest = make_guest("kept", ids=project_ids("kept"))
     put_nova(nova, guest)
     request = f"GET {META_DATA} HTTP/1.1\r\nHost: 169.254.169.254\r\n\r\n".encode()
     with open_connection(guest) as connection:
@@ -73,7 +48,7 @@ def test_a_kept_connection_does_not_survive_a_change_of_its_port(
 def test_an_answer_does_not_leave_to_a_port_that_changed_since_its_request(
     agent: Agent, nova: RecordingNova, make_guest: MakeGuest
 ) -> None:
-    (guest,) = twins(make_guest, "late")
+    guest = make_guest("late", ids=project_ids("late"))
     put_nova(nova, guest)
     asks_own(guest)
     nova.clear()

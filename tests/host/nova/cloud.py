@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.harness.agent import HAPROXY, Agent
 from tests.harness.guest import Guest, Ids
@@ -43,39 +44,37 @@ class Cloud:
         owner: str = "",
         mac: str = "",
         ip: str = "",
-        key: str | None = None,
-        user_data: bytes | None = None,
-        cached: bool = True,
+        **instance: Any,
     ) -> Guest:
         """Launch an instance, and plug its guest, which gets the address of its lease.
 
         :param owner: another project, which has made the port.
-        :param key, user_data, cached: see :meth:`NovaServer.put`.
+        :param instance: see :meth:`NovaServer.put`.
         """
         if network not in self.networks:
             # Nothing else is asked for a name there.
             made, _subnet = self.neutron.network(network, "10.0.0.0/24", gateway_ip=None)
             self.networks[network] = made["id"]
-        instance = str(uuid.uuid4())
+        instance_id = str(uuid.uuid4())
         values = {"mac_address": mac} if mac else {}
         port = self.neutron.create(
             "port",
             network_id=self.networks[network],
             project_id=owner or project,
-            device_id=instance,
+            device_id=instance_id,
             device_owner="compute:nova",
             **{"binding:host_id": HOST},
             **(values | ({"fixed_ips": [{"ip_address": ip}]} if ip else {})),
         )
         assert port["binding:vif_type"] == "ovs", port
-        self.nova.put(instance, project, name, key=key, user_data=user_data, cached=cached)
+        self.nova.put(instance_id, project, name, **instance)
         guest = Guest(
             self.host,
             name,
             address=f"{port['fixed_ips'][0]['ip_address']}/24",
             mac=port["mac_address"],
             route="none",
-            ids=Ids(iface_id=port["id"], vm_uuid=instance, project_id=""),
+            ids=Ids(iface_id=port["id"], vm_uuid=instance_id),
         )
         self.stack.enter_context(guest)
         self.central.nbctl("wait-until", "Logical_Switch_Port", port["id"], "up=true")
