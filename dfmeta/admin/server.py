@@ -28,13 +28,13 @@ from dfmeta.http.connection import WHOLE, EndedError, Headers, ServerConnection
 from dfmeta.http.exchange import Exchange
 from dfmeta.http.http1 import Head, HeadLimits
 from dfmeta.http.limits import ConnectionLimiter, Limits
-from dfmeta.http.server import POLL, ClaimSource, HttpServer
+from dfmeta.http.server import ClaimSource, HttpServer
 from dfmeta.http.service import ConnectionObserver, HttpService
 from dfmeta.http.sockets import quiet
 from dfmeta.model import Answer, Caller, Peer
 from dfmeta.proxy.recent import TEXT_MAX
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.throttle import ALL_GUESTS, SharedComplaints
+from dfmeta.runtime.throttle import ALL_GUESTS, FIRST_PAUSE, SharedComplaints
 
 TURNS: Final = "requests to the admin listener"
 """All clients together have the turns of one guest, since a client can use many addresses."""
@@ -46,8 +46,6 @@ CONNECTIONS: Final = 1024
 """Maximum number of connections of all peers, including those that wait."""
 SERVED: Final = 128
 """Maximum number of connections of one peer that are served at a time."""
-GRACE: Final = 0.2
-"""Seconds that a connection may wait for its client while others of its peer wait for a place."""
 LIMITS: Final = Limits(
     # A JWT with many claims has several kilobytes.
     head=HeadLimits(request_line=8192, header=32768, lines=128),
@@ -230,7 +228,7 @@ class AdminMemory:
                 )
             # Others may close it meanwhile; otherwise two bodies could wait for each other's room.
             with connection.waiting(reads=False):
-                threads.sleep(POLL)
+                threads.sleep(clock.POLL)
         connection.held += count
         self.held += count
 
@@ -308,9 +306,9 @@ class AdminServer:
     def _sweep(self) -> None:
         """Close connections that wait for their clients while others wait for a place."""
         while self._limiter.crowded():
-            threads.sleep(GRACE)
+            threads.sleep(FIRST_PAUSE)
             for caller in self._limiter.crowded():
-                self._make_way(caller, clock.now() - GRACE)
+                self._make_way(caller, clock.now() - FIRST_PAUSE)
         self._sweeper = None
 
     def _make_way(self, caller: Caller, until: float) -> None:

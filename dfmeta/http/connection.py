@@ -45,8 +45,6 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 BODILESS: Final = frozenset({204, 304})
 """Statuses of answers without a body and Content-Length (RFC 9110, 8.6)."""
-LOOK = 2.0
-"""Seconds after which a guest that reads too slowly for the socket is looked at again."""
 FLOOR: Final = 1024.0
 """Bytes per second that a client reads at least, on average."""
 
@@ -381,9 +379,9 @@ class ServerConnection(Generic[K]):
                 abort(self.sock)
                 raise Abandoned("not_read")
             try:
-                wait_for_io(
-                    self.sock, write=True, timeout=min(left, LOOK), timeout_exc=TimeoutError
-                )
+                # A guest may read too slowly for the socket to be writable.
+                wait = min(left, clock.CHECK_INTERVAL)
+                wait_for_io(self.sock, write=True, timeout=wait, timeout_exc=TimeoutError)
                 rest = rest[self.sock.send(rest) :]
             except BlockingIOError:
                 continue

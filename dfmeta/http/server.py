@@ -21,15 +21,12 @@ from dfmeta.http.sockets import abort, close_now, keep_to
 from dfmeta.model import Caller, Endpoint
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import get_hub
-from dfmeta.runtime.throttle import ALL_GUESTS, Complaints
+from dfmeta.runtime.throttle import ALL_GUESTS, FIRST_PAUSE, Complaints
 
 LOG = logging.getLogger(__name__)
 
-ACCEPT_PAUSE = 0.1
-"""Seconds until accept is tried again after an error, for example without free descriptors."""
 AT_ONCE = 32
 """Connections that are accepted before existing connections get their turn."""
-POLL = 0.01
 KEYS = 8192
 """Number of cached parsed addresses of peers."""
 
@@ -137,9 +134,7 @@ class HttpServer(Generic[K]):
         for connection in list(self.service.limiter):
             if connection.between:
                 connection.cut()
-        with threads.Timeout(grace, False):
-            while len(self.service.limiter):
-                threads.sleep(POLL)
+        threads.wait_until(lambda: not len(self.service.limiter), grace)
         for connection in list(self.service.limiter):
             connection.cut()
 
@@ -164,7 +159,7 @@ class HttpServer(Generic[K]):
                     loop.remove(listener)
                     listener = None
                     self._complain_of_accept(error)
-                    threads.sleep(ACCEPT_PAUSE)
+                    threads.sleep(FIRST_PAUSE)
         finally:
             if listener is not None:
                 loop.remove(listener)

@@ -6,9 +6,9 @@ other program of the host. But it blocks its thread: 10 seconds for a silent nam
 three. So each lookup runs in the hub's pool of OS threads, callers for one name share it, and a
 caller waits for :data:`LIMIT` seconds at most.
 
-An answer is valid for :data:`KEEP` seconds, so that a burst of connections causes one lookup. It is
-used for :data:`STALE` seconds while nameservers do not answer (RFC 8767), but not for a name that
-no longer exists.
+An answer is valid for :data:`KEEP` seconds, so that a burst of connections causes one lookup; with
+an old answer, callers wait as long for a new one. The old answer is used for :data:`STALE` seconds
+while nameservers do not answer (RFC 8767), but not for a name that no longer exists.
 
 Trust: names come from the operator, or from the operator's Keystone and issuer. No name comes from
 a guest, so only a few names are ever cached.
@@ -30,8 +30,6 @@ KEEP: Final = 1.0
 LIMIT: Final = 6.0
 """More than the C library's timeout for one nameserver (resolv.conf(5), timeout: 5), less than a
 guest waits by default."""
-PATIENCE: Final = 1.0
-"""Seconds from the beginning of a lookup for which callers wait if there is an old answer."""
 STALE: Final = 3600.0
 PASSING: Final = frozenset({socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_SYSTEM})
 """Errors of getaddrinfo(3) about the nameservers, not about the name."""
@@ -73,7 +71,7 @@ class Names:
             threads.spawn_detached(self._look_up, args)
         lookup, begun = self._lookups[args]
         is_stale = now - answered_at < STALE
-        left = min(seconds, LIMIT, begun + PATIENCE - now if is_stale else LIMIT)
+        left = min(seconds, LIMIT, begun + KEEP - now if is_stale else LIMIT)
         try:
             with threads.Timeout(max(0.0, left), False):
                 return lookup.wait()

@@ -107,7 +107,7 @@ def test_an_old_answer_stands_in_while_there_is_no_nameserver(
     library: Library, monkeypatch: pytest.MonkeyPatch, silent: bool
 ) -> None:
     assert library.names("nova") == ["192.0.2.1"]
-    monkeypatch.setattr(names, "PATIENCE", 0.0)
+    monkeypatch.setattr(names, "KEEP", 0.0)
     library.answers["nova"], library.silent = AWAY, silent
     library.now += STALE - 1
     assert [library.names("nova") for _ in range(3)] == [["192.0.2.1"]] * 3
