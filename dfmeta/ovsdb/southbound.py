@@ -82,6 +82,7 @@ class Southbound(DatabaseFollower[BindingsUpdate]):
             while not self._stopping and self.remote == remote:
                 self._turn(idl)
         finally:
+            self._connected = False
             idl.close()
 
     def _lost(self) -> None:
