@@ -26,8 +26,7 @@ import webob
 
 from dfmeta.admin.browsers import HOW, own_name, own_names, shown
 from dfmeta.admin.troubles import SEVERE, signs
-from dfmeta.doctor.find_port import make_guests
-from dfmeta.doctor.finding import listed, span
+from dfmeta.doctor.finding import listed, make_guests, span
 from dfmeta.errors import printable
 from dfmeta.flows.pipeline import Purpose, Stage, table_of
 from dfmeta.metrics import Samples

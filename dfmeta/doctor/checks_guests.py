@@ -13,7 +13,7 @@ from typing import Final
 from dfmeta.doctor import find_port
 from dfmeta.doctor.checks_trunks import leads_to_trunk
 from dfmeta.doctor.facts import GuestFailure, HostSettings, KnownPort
-from dfmeta.doctor.finding import Finding, listed, ok, time_of_day, unknown, wrong
+from dfmeta.doctor.finding import Finding, listed, make_guests, ok, time_of_day, unknown, wrong
 from dfmeta.model import PortState
 from dfmeta.ovsdb.rows import USERSPACE, Snapshot
 
@@ -77,7 +77,7 @@ def ports(
 
 def _broken(ports: Sequence[KnownPort]) -> Iterator[Finding]:
     if ports:
-        remedy = f"correct its external_ids: `{find_port.make_guests(ports[0].name)}`"
+        remedy = f"correct its external_ids: `{make_guests(ports[0].name)}`"
         yield wrong(f"broken: {_with_faults(ports)}", remedy)
 
 
@@ -87,7 +87,7 @@ def _without_instance(ports: Sequence[KnownPort], wanted: HostSettings) -> Itera
         nor = f", and {listed(others)} does not know it" if others else ""
         yield wrong(
             f"no instance is known for {_names(ports)}: external_ids:vm-uuid is missing{nor}",
-            f"`{find_port.make_guests(ports[0].name)}`",
+            f"`{make_guests(ports[0].name)}`",
         )
 
 
@@ -204,7 +204,7 @@ def other_ports(snapshot: Snapshot, wanted: HostSettings) -> Iterator[Finding]:
     if names:
         yield ok(
             f"ports of {wanted.bridge} that are not guests' ports ({len(names)}): {listed(names)}. "
-            f"That is right for an uplink; `{find_port.make_guests(names[0])}` makes one a guest's"
+            f"That is right for an uplink; `{make_guests(names[0])}` makes one a guest's"
         )
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from dfmeta.doctor.facts import HostSettings, PathFacts
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
-from dfmeta.flows.family import IPV4, IPV6
+from dfmeta.flows.family import IPV4, IPV6, family_of
 from dfmeta.host.host_facts import HostFacts, RuleFact
 from dfmeta.host.ipv6 import Lack
 from dfmeta.identity.key import NEXT_HOP_MAC
@@ -63,8 +63,8 @@ def address(host: HostFacts, wanted: HostSettings) -> Finding:
     ``from`` rule sends the answers there. The second device is a fault only if answers leave by
     another device than tap-metadata.
     """
-    ip, bits = wanted.host_ip, wanted.family.bits
-    flags = " nodad noprefixroute" if wanted.family is IPV6 else ""
+    ip, bits = wanted.host_ip, family_of(wanted.version).bits
+    flags = " nodad noprefixroute" if wanted.version == IPV6.version else ""
     holders = {
         (name, held.network.prefixlen) for name, held in host.addresses if str(held.ip) == ip
     }
@@ -278,24 +278,24 @@ def _option(wanted: HostSettings) -> str:
         four, six = "[METADATA] provider_cidr", "[df_metadata] key_prefix6"
     else:
         four, six = "[df_metadata] host_ip", "[df_metadata] host_ip6"
-    return four if wanted.family is IPV4 else six
+    return four if wanted.version == IPV4.version else six
 
 
 def _next_hop(wanted: HostSettings) -> str:
-    return wanted.keys.next_hop(wanted.family.version)
+    return wanted.keys.next_hop(wanted.version)
 
 
 def _keys(wanted: HostSettings) -> str:
     if wanted.network is not None:
         return str(wanted.network)
-    return KEYS4 if wanted.family is IPV4 else str(wanted.keys.network(wanted.family.version))
+    return KEYS4 if wanted.version == IPV4.version else str(wanted.keys.network(wanted.version))
 
 
 def _for(wanted: HostSettings, remedy: str) -> str:
     """Add the option for the IP version to the ip(8) commands in *remedy*; IPv4 needs none."""
-    if wanted.family is IPV4:
+    if wanted.version == IPV4.version:
         return remedy
-    return remedy.replace("`ip ", f"`ip -{wanted.family.version} ")
+    return remedy.replace("`ip ", f"`ip -{wanted.version} ")
 
 
 def path(facts: PathFacts, wanted: HostSettings) -> Finding:
@@ -307,7 +307,7 @@ def path(facts: PathFacts, wanted: HostSettings) -> Finding:
         return unknown(f"not probed: {facts.cause}")
     where = HttpHost(wanted.host_ip, wanted.port or 0).authority
     if not facts.answered:
-        version = wanted.family.version
+        version = wanted.version
         return wrong(
             f"guests' SYNs do not reach the proxy: {facts.cause}",
             f"fix what the lines {_lines(wanted)} name; if all of them are ok, a packet filter "
@@ -326,8 +326,8 @@ def path(facts: PathFacts, wanted: HostSettings) -> Finding:
 
 def _lines(wanted: HostSettings) -> str:
     """Return the names of the checks of which one may name the cause."""
-    end = "-ipv6" if wanted.family is IPV6 else ""
-    names = [f"{name}{end}" for name in _LINES[wanted.family.version]]
+    end = "-ipv6" if wanted.version == IPV6.version else ""
+    names = [f"{name}{end}" for name in _LINES[wanted.version]]
     if wanted.meta is not None:
         rules = {f"{name}{end}" for name in _RULES}
         names = ["meta-patch", "flows", *(name for name in names if name not in rules)]

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network
+from typing import TYPE_CHECKING
 
-from dfmeta.flows.family import IPV4, Family
 from dfmeta.flows.pipeline import BR_META, Layout
-from dfmeta.flows.port_down import Cut
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import (
     WIRED,
@@ -25,6 +24,11 @@ from dfmeta.model import (
     PortKind,
     PortState,
 )
+
+if TYPE_CHECKING:
+    # The commands read facts without os-ken.
+    from dfmeta.flows.family import Family
+    from dfmeta.flows.port_down import Cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,8 @@ class HostSettings:
     state_path: str
     sources: tuple[str, ...] = ("ovsdb",)
     """The option identity_sources, in its order."""
-    family: Family = IPV4
-    """Address family of ``ip`` and ``host_ip``."""
+    version: int = 4
+    """IP version of ``ip`` and ``host_ip``, 4 or 6."""
     ip6: tuple[str, ...] = ()
     """Metadata addresses of IPv6; empty: IPv4 only."""
     host_ip6: str = ""
@@ -87,7 +91,7 @@ class HostSettings:
     @property
     def network(self) -> IPv4Network | IPv6Network | None:
         """Network of all keys of the family if the main table has a route to it; else None."""
-        return self.keys.network(self.family.version) if self.meta is not None else None
+        return self.keys.network(self.version) if self.meta is not None else None
 
     @property
     def sides(self) -> dict[str, tuple[str, Layout]]:
@@ -102,11 +106,11 @@ class HostSettings:
 
         Call it on settings of IPv4, as they are read.
         """
-        if family.version == self.family.version:
+        if family.version == self.version:
             return self
         return replace(
             self,
-            family=family,
+            version=family.version,
             ip=next(iter(self.ip6), ""),
             host_ip=self.host_ip6,
             listener=self.listener6,

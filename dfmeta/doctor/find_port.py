@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from dfmeta.doctor.facts import HostSettings, KnownPort
-from dfmeta.doctor.finding import listed
+from dfmeta.doctor.finding import listed, make_guests
 from dfmeta.flows.port_down import PortBits, cut_of
 from dfmeta.model import OBSERVED, GuestAddress, Port, PortKind, PortState
 from dfmeta.ovsdb.rows import Interface, Snapshot
@@ -119,11 +119,6 @@ def could_be_a_guests(interface: Interface, wanted: HostSettings) -> bool:
         and interface.type in DEVICE_TYPES
         and interface.name not in (wanted.tap, wanted.bridge)
     )
-
-
-def make_guests(name: str) -> str:
-    """Return the command that makes a port a guest's port."""
-    return f"ovs-vsctl set Interface {name} external_ids:vm-uuid=<instance's UUID>"
 
 
 def unusable(port: KnownPort) -> str:

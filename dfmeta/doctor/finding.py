@@ -126,3 +126,8 @@ def time_of_day(moment: datetime, now: datetime) -> str:
     """
     day = "" if moment.date() == now.date() else f"{moment:%Y-%m-%d} "
     return f"{day}{moment:%H:%M:%S} UTC"
+
+
+def make_guests(name: str) -> str:
+    """Return the command that makes a port a guest's port."""
+    return f"ovs-vsctl set Interface {name} external_ids:vm-uuid=<instance's UUID>"

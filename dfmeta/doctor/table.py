@@ -363,7 +363,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "firewall",
         "Never wrong: the line names the base chains of nftables and iptables that drop what no "
         "rule accepts. The check ``path`` shows whether guests' packets pass.",
-        lambda host, wanted, of: checks_host.firewall(of.chains, wanted.family.version),
+        lambda host, wanted, of: checks_host.firewall(of.chains, wanted.version),
     ),
     Check(
         "flow-restore-wait",

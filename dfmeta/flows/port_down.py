@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from os_ken.ofproto import ofproto_v1_3 as ofp
-
-PORT_DOWN, NO_RECV, NO_FWD = ofp.OFPPC_PORT_DOWN, ofp.OFPPC_NO_RECV, ofp.OFPPC_NO_FWD
+# The commands read ports without os-ken, which would take a fifth of a second more.
+PORT_DOWN: Final = 1 << 0
+NO_RECV: Final = 1 << 2
+NO_FWD: Final = 1 << 5
 """Bits of ``config``."""
-LINK_DOWN: Final = ofp.OFPPS_LINK_DOWN
+LINK_DOWN: Final = 1 << 0
 """Bit of ``state``."""
 _HIDDEN_MAC: Final = "00:00:00:00:00:00"
 

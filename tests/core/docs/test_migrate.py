@@ -78,7 +78,7 @@ def counterparts(first: str, second: str) -> list[Option]:
         return []
     if second.startswith("same"):
         default = second.removeprefix("same").strip(" ()") or None
-        return [Option(name, default) for name, _ in options(first)]
+        return [Option(name, "" if default == "unset" else default) for name, _ in options(first)]
     if re.fullmatch(r"``\[\w+\]``", second):
         group = second.strip("`")
         return [Option(f"{group} {name.split()[1]}", None) for name, _ in options(first)]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfmeta.cmd.state_path import KEY_PAUSE, TokenKey
+from dfmeta.cmd.state_path import TokenKey
 from dfmeta.errors import StartError
 from dfmeta.model import Answer, GuestRequest, Identity
 from dfmeta.proxy.backends.nova import NovaBackend
@@ -29,6 +29,7 @@ from dfmeta.proxy.tokens import (
     load_key,
 )
 from dfmeta.runtime.clock import sleep
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE, PROJECT, Clock
 
 HEADER = "x-aws-ec2-metadata-token"
@@ -317,9 +318,9 @@ def test_key_is_written_once_the_disk_has_room(
         assert (len(key.value), key.usable) == (KEY_BYTES, b"")
         ready: list[bytes] = []
         key.follow(lambda: ready.append(key.usable))
-        sleep(10 * KEY_PAUSE)
+        sleep(10 * LONGEST_PAUSE)
         assert ready == []
-    sleep(KEY_PAUSE)
+    sleep(LONGEST_PAUSE)
     assert ready == [load_key(tmp_path)] == [key.value]
     assert key.fault == ""
 

@@ -186,7 +186,7 @@ def test_remedies_name_the_version_of_ip_that_they_are_for() -> None:
         findings = [one(check(bare, wanted)) for check in checks]
         assert [status(finding) for finding in findings] == [WRONG] * len(findings)
         assert all(finding.remedy.startswith(command) for finding in findings)
-        next_hop = wanted.keys.next_hop(wanted.family.version)
+        next_hop = wanted.keys.next_hop(wanted.version)
         assert all(next_hop in finding.remedy for finding in findings[1:3])
     assert f"replace {IP6}/128 dev tap-metadata" in checks_host.address(HOST, other).remedy
     astray = one(checks_host.way_back(replace(HOST, way_back="lo"), other))
