@@ -12,10 +12,9 @@ from dfmeta.cli.client import request_agent, with_running
 from dfmeta.cli.common import JSON, config_options, group, listing_options, print_rows
 from dfmeta.doctor.finding import time_of_day
 from dfmeta.errors import AttachDriverError, UsageError
+from dfmeta.http.client import TIMEOUT
 
 ROOT: Final = "/attachments"
-PATIENCE: Final = 60.0
-"""Seconds for an answer: the daemon waits for a data plane that is busy."""
 COLUMNS: Final = {
     "port": "PORT",
     "vid": "VID",
@@ -111,7 +110,7 @@ def _request(conf: cfg.ConfigOpts, path: str, method: str = "GET") -> Any:
     :raises AttachDriverError: when the database or the data plane does not answer.
     """
     status, document = with_running(
-        conf, lambda: request_agent(conf, path, method, timeout=PATIENCE)
+        conf, lambda: request_agent(conf, path, method, timeout=TIMEOUT)
     )
     if status in (200, 204):
         return document

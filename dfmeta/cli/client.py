@@ -23,7 +23,7 @@ from oslo_config import cfg
 
 from dfmeta.conf import values
 from dfmeta.conf.values import Differences
-from dfmeta.doctor.agent import SHORT, Agent, HangsError, another_program
+from dfmeta.doctor.agent import Agent, HangsError, another_program
 from dfmeta.doctor.finding import listed
 from dfmeta.errors import NotRunningError, UpstreamError
 from dfmeta.host.listeners import TcpListener, listener_at, listeners_of
@@ -31,6 +31,7 @@ from dfmeta.host.process import read_process
 from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.http.responses import HttpResponse
 from dfmeta.runtime import clock
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
 from dfmeta.store import strictjson
 from dfmeta.wiring.process import lock_name
 
@@ -44,7 +45,7 @@ def agent_of(conf: cfg.ConfigOpts) -> Agent:
 
 
 def request_agent(
-    conf: cfg.ConfigOpts, path: str, method: str = "GET", *, timeout: float = 10.0
+    conf: cfg.ConfigOpts, path: str, method: str = "GET", *, timeout: float = ANSWER_TIMEOUT
 ) -> tuple[int, Any]:
     """Return the status and the JSON document of an answer; None for one without a body.
 
@@ -170,7 +171,7 @@ def _options(address: str) -> object:
 
     :raises UpstreamError, ValueError: when there is no such answer.
     """
-    response = _request(address, OPTIONS, timeout=SHORT)
+    response = _request(address, OPTIONS, timeout=ANSWER_TIMEOUT)
     if response.status != HTTPStatus.OK:
         raise ValueError(f"GET {OPTIONS} is answered with {response.status}")
     return strictjson.loads(response.body)

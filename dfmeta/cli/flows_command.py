@@ -16,7 +16,7 @@ from dfmeta.cli.client import agent_of, report_differences, take_over
 from dfmeta.cli.common import JSON, command, listing_options, print_rows
 from dfmeta.cli.port_argument import find, no_such_port
 from dfmeta.doctor.facts import HostSettings, KnownPort
-from dfmeta.doctor.flow_diff import SETTLE_PAUSE, SETTLE_TRIES, FlowEntry, compare
+from dfmeta.doctor.flow_diff import SETTLE_TRIES, FlowEntry, compare
 from dfmeta.errors import OvsdbError, StartError, SwitchError
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
 from dfmeta.model import Endpoint
@@ -184,5 +184,5 @@ def _raw(path: str) -> str:
         done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603  # ovs-ofctl, no shell
         if not done.returncode:
             return done.stdout
-        clock.sleep(SETTLE_PAUSE)
+        clock.sleep(clock.CHECK_INTERVAL)
     raise SwitchError(what=" ".join(words[1:]), cause=done.stderr.strip())

@@ -14,9 +14,8 @@ from dfmeta.doctor.facts import GuestFailure, KnownPort, PathFacts
 from dfmeta.errors import KeyRangeError, NotRunningError
 from dfmeta.identity.key import Keys, MetaKeys
 from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop, PortKind, PortState
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
 
-SHORT: Final = 3.0
-"""Seconds to wait for an answer that takes the daemon no time."""
 _ANOTHER: Final = "dfmeta-agent of another version runs: restart it"
 
 _GIVEN: Final = ("instance", "iface_id", "mac", "fault", "project", "instance_name", "vid")
@@ -75,7 +74,7 @@ class Agent:
         self._address = address
         self._request = request
 
-    def ask(self, path: str, *, timeout: float = 10.0) -> Any:
+    def ask(self, path: str, *, timeout: float = ANSWER_TIMEOUT) -> Any:
         """Return the JSON document at *path*.
 
         :raises NotRunningError: when there is no answer, or another program answers.
@@ -88,7 +87,7 @@ class Agent:
     def readiness(self) -> DaemonFacts:
         """Return whether the daemon runs, and the parts that it still misses to be ready."""
         try:
-            _status, document = self._request("/healthz/readiness", timeout=SHORT)
+            _status, document = self._request("/healthz/readiness")
             missing = tuple(map(str, document.get("missing", ())))
             return DaemonFacts(running=True, ready=document["status"] == "UP", missing=missing)
         except HangsError as error:
@@ -103,7 +102,7 @@ class Agent:
     def version(self) -> str:
         """Return the version of the running daemon; empty if it does not report one."""
         with contextlib.suppress(NotRunningError, KeyError, TypeError):
-            return str(self.ask("/version", timeout=SHORT)["version"])
+            return str(self.ask("/version")["version"])
         return ""
 
     def ports(self, keys: Keys) -> tuple[KnownPort, ...]:
@@ -127,7 +126,7 @@ class Agent:
         Empty if the daemon does not run, or has another backend than the store.
         """
         with contextlib.suppress(NotRunningError, AttributeError, TypeError):
-            _status, document = self._request("/names", timeout=SHORT)
+            _status, document = self._request("/names")
             return {instance: tuple(map(str, names)) for instance, names in document.items()}
         return {}
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from dfmeta.doctor.agent import SHORT, DaemonFacts
+from dfmeta.doctor.agent import DaemonFacts
 from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import NEARLY_FULL, Finding, listed, ok, span, unknown, warning, wrong
 from dfmeta.host.process import AccountFacts, ChildFacts, ProcessFacts, SocketFacts
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
 
 RECENT: Final = timedelta(hours=1)
 """Time for which a restart of haproxy after a fault is a warning."""
@@ -205,7 +206,7 @@ def daemon(facts: DaemonFacts, wanted: HostSettings) -> Finding:
     if facts.hangs:
         return wrong(
             f"dfmeta-agent, process {facts.hangs}, hangs: it does not answer at {wanted.admin} "
-            f"within {SHORT:g} s",
+            f"within {ANSWER_TIMEOUT:g} s",
             "`systemctl restart dfmeta-agent`",
         )
     if not facts.running and facts.other:

@@ -21,13 +21,12 @@ from dfmeta.host.ipv6 import Lack
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import TAP_MTU_MIN, HttpHost
 from dfmeta.ovsdb.rows import USERSPACE
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
 
 KEYS4: Final = "128.0.0.0/4"
 """Keys in the first slot, that is, of most guests: with every VLAN id."""
 _STRICT: Final = 1
 WAIT: Final = "wait until dfmeta-agent is ready, or read its log: `journalctl -u dfmeta-agent`"
-TIMEOUT: Final = 10.0
-"""Seconds for a program of the host."""
 _SAVE: Final[Mapping[int, str]] = {4: "iptables-save", 6: "ip6tables-save"}
 _RULES: Final = ("rule-from", "rule-oif")
 """Checks that a host with a second bridge has not."""
@@ -393,7 +392,11 @@ def _output(command: Sequence[str]) -> str | None:
         return None
     try:
         done = subprocess.run(  # noqa: S603  # fixed arguments, found on the operator's own PATH
-            [program, *command[1:]], capture_output=True, text=True, timeout=TIMEOUT, check=False
+            [program, *command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_TIMEOUT,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -26,9 +26,7 @@ from dfmeta.ovsdb.rows import Snapshot
 from dfmeta.runtime import clock
 
 SETTLE_TRIES: Final = 4
-SETTLE_PAUSE: Final = 0.4
-"""Seconds between two readings: the daemon may change flows in between, so that only a fault in
-all readings is shown."""
+"""Readings: the daemon may change flows in between, and only a fault in all of them is shown."""
 
 
 class FlowState(enum.StrEnum):
@@ -303,7 +301,7 @@ def compare(agent: Agent, wanted: HostSettings, snapshot: Snapshot) -> FlowCompa
         compared = FlowComparison(ports, rows, problems, unread)
         if problems or unread or not faulty(rows):
             break
-        clock.sleep(SETTLE_PAUSE)
+        clock.sleep(clock.CHECK_INTERVAL)
     return compared
 
 

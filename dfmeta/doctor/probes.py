@@ -37,7 +37,7 @@ from dfmeta.doctor.checks_trunks import AttachmentFacts, AttachmentOptions, atta
 from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide, PathFacts
 from dfmeta.doctor.find_port import ovsdb_ports, with_cuts
 from dfmeta.doctor.finding import CheckStatus, Finding, unknown
-from dfmeta.doctor.flow_diff import SETTLE_PAUSE, SETTLE_TRIES, FlowComparison, compare
+from dfmeta.doctor.flow_diff import SETTLE_TRIES, FlowComparison, compare
 from dfmeta.doctor.services import ServiceOptions, Services
 from dfmeta.errors import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.family import Family
@@ -407,7 +407,7 @@ class Inspection:
                 finding = checks_switch.meta_ids(ports, stored)
                 if finding.status is not CheckStatus.WRONG:
                     break
-                clock.sleep(SETTLE_PAUSE)
+                clock.sleep(clock.CHECK_INTERVAL)
                 ports = self.agent.ports(self.wanted.keys)
             except (OvsdbError, NotRunningError) as error:
                 return unknown(f"not compared: {error}")

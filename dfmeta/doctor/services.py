@@ -1,7 +1,7 @@
 """Requests of ``dfmeta doctor`` to other services: Nova, Neutron, libvirt, the store, its upstream.
 
 All requests are sent at once, each in a thread, while doctor checks this host: services that do not
-answer cost :data:`SECONDS` once in all.
+answer cost :data:`ANSWER_TIMEOUT` once in all.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from dfmeta.ovsdb.external_ids import southbound_of
 from dfmeta.ovsdb.idl import southbound_fault
 from dfmeta.proxy.backends.nova_requests import NovaFact, NovaSettings, Question, ask_nova
 from dfmeta.runtime import clock
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
 from dfmeta.sources.domain import Folders
 from dfmeta.store.db.database_facts import DatabaseFacts, load_driver, look
 
@@ -36,13 +37,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SECONDS: Final = 3.0
-"""Time limit of each request."""
-SPARE: Final = 0.3
-"""Seconds added to the wait for a request that has a time-out of its own."""
-GRACE: Final = 1.0
-"""Least wait for each answer in seconds, however long the checks of this host took."""
-LATE: Final = f"no answer within {SECONDS:g} s"
+SPARE: Final = 1.0
+"""Seconds beyond :data:`ANSWER_TIMEOUT` until a request ends with a time-out of its own: on a busy
+host its thread may have started late."""
+LATE: Final = f"no answer within {ANSWER_TIMEOUT:g} s"
 PORTS_ASKED: Final = 4
 GUESTS_ASKED: Final = 10
 """Largest number of guests that Nova is queried about; each query goes to one of its hosts."""
@@ -96,9 +94,8 @@ class ServiceRequest(Generic[T]):
     @cached_property
     def facts(self) -> T:
         """The answer as facts; an exception of the request is raised here."""
-        left = self._begun + SECONDS + SPARE - clock.now()
-        # On a busy host the thread may have started late; its own time-out limits its wait.
-        wait([self._future], max(left, GRACE))
+        left = self._begun + ANSWER_TIMEOUT - clock.now()
+        wait([self._future], max(left, 0.0) + SPARE)
         return self._future.result() if self._future.done() else self._late
 
 
@@ -261,7 +258,7 @@ def _ask_nova(
         question = Question(port.instance, port.project) if port else made_up
         late = NovaFact(host.authority, cause=LATE, remedy="Read its log")
         return ServiceRequest(
-            lambda: ask_nova(host, question, settings, seconds=SECONDS, unsigned=first), late
+            lambda: ask_nova(host, question, settings, seconds=ANSWER_TIMEOUT, unsigned=first), late
         )
 
     made_up = Question(str(uuid.uuid4()), uuid.uuid4().hex)
@@ -331,7 +328,7 @@ def _lookup(build: Callable[[], Upstream | None], url: str) -> LookupFacts:
         upstream = build()
         if upstream is None:
             return LookupFacts(url, status=404)
-        reply = upstream.try_out(str(uuid.uuid4()), seconds=SECONDS)
+        reply = upstream.try_out(str(uuid.uuid4()), seconds=ANSWER_TIMEOUT)
     except DfmetaError as error:
         return LookupFacts(url, cause=error.cause)
     return LookupFacts(url, status=reply.status, date=reply.header("date"))

@@ -67,6 +67,8 @@ def is_cut(error: ssl.SSLError) -> bool:
     return isinstance(error, ssl.SSLEOFError) or error.reason == "UNEXPECTED_EOF_WHILE_READING"
 
 
+TIMEOUT: Final = 60.0
+"""Seconds for a request of a command and its whole answer: a server may have work to do for it."""
 BODY_MAX: Final = 24 << 20
 """Bytes. User-data has up to 16 MiB (:data:`dfmeta.store.api.checks.USERDATA_MAX`), and base64
 needs a third more."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 from dfmeta.errors import SourceError
 from dfmeta.neutron.client import NeutronApi, Row, portions
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 
 MARK: Final = "dfmeta:"
 """Beginning of the name and of the description of a container's port."""
@@ -24,8 +25,6 @@ TIMEOUT: Final = 15.0
 """Seconds for an answer about many ports, and to a change: they take Neutron some seconds."""
 AT_ONCE: Final = 32
 """Ports that one request creates."""
-AWAY: Final = 2.0
-"""Seconds after a request without an answer in which others fail at once."""
 _PORT_FIELDS: Final = (
     *("id", "name", "description", "network_id", "project_id", "mac_address", "fixed_ips"),
 )
@@ -174,7 +173,7 @@ class NeutronTrunks:
         return self._guard(lambda: self._api.call(method, path, body=body, timeout=timeout))
 
     def _guard(self, ask: Callable[[], Any]) -> Any:
-        if clock.now() < self._away + AWAY:
+        if clock.now() < self._away + LONGEST_PAUSE:
             raise SourceError(source="neutron", cause="it has just not answered", status=0)
         try:
             answer = ask()

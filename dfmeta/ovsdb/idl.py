@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from dfmeta.errors import DfmetaError, OvsdbError
-from dfmeta.ovsdb.jsonrpc import TIMEOUT, Message, Poller, RefusedError, call, details, prepare, why
+from dfmeta.ovsdb.jsonrpc import Message, Poller, RefusedError, call, details, prepare, why
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
+from dfmeta.runtime.throttle import FIRST_PAUSE
 
 # isort: split
 from ovs.db.idl import Idl, SchemaHelper, Transaction
@@ -27,8 +29,6 @@ Columns = Mapping[str, Sequence[str]]
 """Table → the columns that are read."""
 
 TRIES: Final = 20
-PAUSE: Final = 0.05
-"""Seconds to wait for the rows that a try has not seen."""
 _DATABASE: Final = "Open_vSwitch"
 SOUTHBOUND: Final = "OVN_Southbound"
 """Database of OVN (ovn-sb(5))."""
@@ -70,7 +70,7 @@ class OvsdbClient:
             raise OvsdbError(connection=self._remote, cause=why(error)) from error
 
 
-def transact(idl: Any, act: Act[T], *, seconds: float = TIMEOUT) -> T:
+def transact(idl: Any, act: Act[T], *, seconds: float = ANSWER_TIMEOUT) -> T:
     """Carry out a transaction and return its result.
 
     :raises TimeoutError: when OVSDB does not answer in time.
@@ -107,7 +107,7 @@ def _await_change(idl: Any, seqno: int, deadline: float) -> None:
     """Wait for the rows that the last try has not seen, and for the connection."""
     if not _wait(idl, lambda: idl.state == idl.IDL_S_MONITORING, deadline):
         raise TimeoutError
-    _wait(idl, lambda: idl.change_seqno != seqno, min(deadline, clock.now() + PAUSE))
+    _wait(idl, lambda: idl.change_seqno != seqno, min(deadline, clock.now() + FIRST_PAUSE))
 
 
 def verify(txn: Any, row: Any, *columns: str) -> None:
@@ -131,7 +131,7 @@ def reconfigure(idl: Any, _txn: Any) -> None:
     root.next_cfg += 1
 
 
-def loaded(remote: str, columns: Columns, *, seconds: float = TIMEOUT) -> Noticing:
+def loaded(remote: str, columns: Columns, *, seconds: float = ANSWER_TIMEOUT) -> Noticing:
     """Return an IDL with the rows.
 
     :param remote: OVSDB's address, or several with commas between them.

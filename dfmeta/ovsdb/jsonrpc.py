@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from dfmeta.runtime import clock
+from dfmeta.runtime.clock import ANSWER_TIMEOUT
 
 
 @contextlib.contextmanager
@@ -52,8 +53,6 @@ with _eventlet_only_where_loaded():
     from ovs.poller import Poller as Poller
     from ovs.stream import Stream
 
-TIMEOUT: Final = 5.0
-"""Seconds for a request: a daemon that hangs accepts a connection and never answers."""
 DEPTH_MAX: Final = 100
 """Brackets that may be open at a time: OVSDB's messages have fewer than ten, and json fails with
 about a thousand."""
@@ -66,7 +65,9 @@ class RefusedError(Exception):
     """The daemon answered with an error; the text is the daemon's own."""
 
 
-def call(target: str, method: str, params: Sequence[Any], *, seconds: float = TIMEOUT) -> Any:
+def call(
+    target: str, method: str, params: Sequence[Any], *, seconds: float = ANSWER_TIMEOUT
+) -> Any:
     """Call *method* of a daemon of Open vSwitch once, and return its result.
 
     :param target: ``unix:PATH`` or ``tcp:HOST:PORT``.

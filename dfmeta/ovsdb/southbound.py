@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 from dfmeta.ovsdb.external_ids import wrong_mac
 from dfmeta.ovsdb.idl import SOUTHBOUND, Columns, Noticing, schema_helper
 from dfmeta.ovsdb.jsonrpc import POLLIN, Poller
-from dfmeta.ovsdb.watcher import LOG, RECONNECT_PAUSE, DatabaseFollower
+from dfmeta.ovsdb.watcher import LOG, DatabaseFollower
+from dfmeta.runtime.throttle import FIRST_PAUSE
 
 _TABLE: Final = "Port_Binding"
 _COLUMNS: Final[Columns] = {_TABLE: ("logical_port", "parent_port", "tag", "mac", "external_ids")}
@@ -100,7 +101,7 @@ class Southbound(DatabaseFollower[BindingsUpdate]):
         if not idl._session.is_connected():
             self._lost()
         elif idl.state == idl.IDL_S_MONITORING:
-            self._connected, self._pause = True, RECONNECT_PAUSE
+            self._connected, self._pause = True, FIRST_PAUSE
             idl.proved()
             self._read(idl)
         poller = Poller()

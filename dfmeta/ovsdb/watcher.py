@@ -24,6 +24,7 @@ from dfmeta.ovsdb.jsonrpc import POLLIN, Poller, why
 from dfmeta.runtime import hub, threads
 from dfmeta.runtime.hub import Bell
 from dfmeta.runtime.threads import original
+from dfmeta.runtime.throttle import FIRST_PAUSE
 
 LOG = logging.getLogger(__name__)
 
@@ -52,11 +53,6 @@ COLUMNS: Columns = {
 }
 TRANSACTION_TIMEOUT = 10.0
 """Seconds until a transaction fails without an answer."""
-RECONNECT_PAUSE = 0.2
-PATIENCE = 3600.0
-"""Seconds that a greenthread waits for the thread; then it waits again."""
-JOIN_TIMEOUT = 0.3
-"""Seconds to wait for the thread at the end; it is a daemon thread and holds no resources."""
 
 
 class _Transaction:
@@ -74,7 +70,7 @@ class DatabaseFollower(ABC, Generic[V]):
     """A thread that follows a database, and delivers values on the hub, one at a time."""
 
     name: ClassVar[str]
-    longest_pause: ClassVar[float] = RECONNECT_PAUSE
+    longest_pause: ClassVar[float] = FIRST_PAUSE
     """Seconds between two attempts to connect, at most; the pauses grow."""
 
     def __init__(self, remote: str, deliver: Callable[[V], object]) -> None:
@@ -83,7 +79,7 @@ class DatabaseFollower(ABC, Generic[V]):
         self._updates: deque[V] = deque()
         self._updated, self._wake = Bell(), Bell()
         self._stopping = False
-        self._pause = RECONNECT_PAUSE
+        self._pause = FIRST_PAUSE
         run = hub.VITAL.guard(f"{self.name} session", self._run, may_return=True)
         self._thread = _threading.Thread(target=run, name=self.name, daemon=True)
 
@@ -100,14 +96,14 @@ class DatabaseFollower(ABC, Generic[V]):
         self._stopping = True
         self._wake.ring()
         if self._thread.is_alive():
-            self._thread.join(JOIN_TIMEOUT)
+            self._thread.join(FIRST_PAUSE)
 
     def _spawn(self, name: str, bell: Bell, values: deque[T], take: Callable[[T], object]) -> None:
         """Deliver values of the thread on the hub from now on, in a greenthread."""
 
         def run() -> None:
             while not self._stopping:
-                bell.wait(PATIENCE)
+                bell.wait()
                 while values:
                     take(values.popleft())
 

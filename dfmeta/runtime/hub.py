@@ -200,9 +200,10 @@ class Bell:
         """
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float | None = None) -> bool:
         """Wait until the bell rings.
 
+        :param seconds: None: however long it takes.
         :return: whether it rang within *seconds*.
         """
         rung = self._rung

@@ -27,10 +27,9 @@ from dfmeta.ovsdb.subport_list import ListEntry, entry_of
 from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.ovsdb.vif import subport_of
 from dfmeta.runtime import clock, hub
+from dfmeta.runtime.clock import FULL_CHECK_INTERVAL
 from dfmeta.sources.neutron import Rounds
 
-FRESH: Final = 30.0
-"""Seconds after which Neutron is asked about a port again: a subport is served that much later."""
 FIELDS: Final = ("id", "trunk_details")
 Entries = Mapping[int, ListEntry]
 """VLAN id → subport of a parent."""
@@ -157,7 +156,7 @@ def _may_be_parent(port: Port) -> bool:
 class TrunkDetails:
     """Asks Neutron for subports (``trunk_details`` of the parent's port, an extension).
 
-    Each parent is asked about once, and again every :data:`FRESH` seconds: see
+    Each parent is asked about once, and again every :data:`FULL_CHECK_INTERVAL` seconds: see
     :mod:`dfmeta.sources.neutron`.
 
     :param timeout: seconds that an answer may take.
@@ -167,7 +166,7 @@ class TrunkDetails:
 
     def __init__(self, api: NeutronApi, *, timeout: float) -> None:
         self._rounds = Rounds(
-            api, "the subports of trunks", self.round, longest=FRESH, timeout=timeout
+            api, "the subports of trunks", self.round, longest=FULL_CHECK_INTERVAL, timeout=timeout
         )
         self.start, self.ring = self._rounds.start, self._rounds.ring
         self._until: dict[str, float] = {}
@@ -186,9 +185,9 @@ class TrunkDetails:
         due = sorted(key for key, name in ids.items() if self._until.get(name, -math.inf) <= now)
         for rows in self._rounds.ports(due, FIELDS):
             known = {ids[key]: subports_of(rows[key]) for key in ids.keys() & rows.keys()}
-            self._until |= dict.fromkeys(known, clock.now() + FRESH)
+            self._until |= dict.fromkeys(known, clock.now() + FULL_CHECK_INTERVAL)
             self.stage.learn(known)
-        return min(self._until.values(), default=clock.now() + FRESH) - clock.now()
+        return min(self._until.values(), default=clock.now() + FULL_CHECK_INTERVAL) - clock.now()
 
 
 def subports_of(row: Row) -> dict[int, ListEntry]:

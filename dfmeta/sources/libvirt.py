@@ -13,20 +13,16 @@ instance that is already known.
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.runtime import threads
 from dfmeta.runtime.threads import Event, call_in_thread
-from dfmeta.runtime.throttle import LogThrottle
+from dfmeta.runtime.throttle import FIRST_PAUSE, LogThrottle
 from dfmeta.sources.domain import Domain, Folders, Scan, match
 from dfmeta.sources.source import FIELDS, Ownership, PortQuery
 
 LOG = logging.getLogger(__name__)
-
-PAUSE: Final = 0.05
-"""Minimum number of seconds between two scans."""
 
 
 class LibvirtSource:
@@ -96,6 +92,6 @@ class LibvirtSource:
                 done.send(None)
                 for broken in self._scan.broken:
                     self._throttle.warn(LOG, "Ignored the libvirt file %s", broken)
-                threads.sleep(PAUSE)
+                threads.sleep(FIRST_PAUSE)
         finally:
             self._scanning = False

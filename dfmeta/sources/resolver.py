@@ -24,16 +24,12 @@ from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortId
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import Semaphore
-from dfmeta.runtime.throttle import Backoff, LogThrottle
+from dfmeta.runtime.throttle import LONGEST_PAUSE, Backoff, LogThrottle
 from dfmeta.sources.resolution import Resolution, bare
 from dfmeta.sources.source import INSTANCE, OVSDB, Ownership, PortQuery, Source
 
 LOG = logging.getLogger(__name__)
 
-REST_FIRST: Final = 0.5
-REST_MOST: Final = 4.0
-"""Seconds that a source rests after a failure, well below the time that a guest can wait."""
-PAUSE_LEAST: Final = 0.01
 CROWD: Final = 500
 """Number of ports above which the longest pause between two queries grows: repeated queries for
 thousands of unknown ports would keep a core busy indefinitely."""
@@ -76,7 +72,7 @@ class Resolver:
                 source,
                 Semaphore(source.at_once),
                 LogThrottle(),
-                Backoff(REST_FIRST, REST_MOST),
+                Backoff(),
             )
             for source in sources
         }
@@ -155,7 +151,7 @@ class Resolver:
                     # A defect in dfmeta must delay only this port, by some seconds.
                     name = resolution.row.name
                     LOG.exception("The identity query for port %s failed; retrying", name)
-                    pause = REST_MOST
+                    pause = LONGEST_PAUSE
         finally:
             resolution.running = False
 
@@ -172,7 +168,7 @@ class Resolver:
             resolution.take_port_project()
             self._deliver(resolution.port)
         moment = self._next(resolution)
-        return None if moment is None else max(PAUSE_LEAST, moment - clock.now())
+        return None if moment is None else max(clock.POLL, moment - clock.now())
 
     def _take_turn(self) -> None:
         """Wait until this greenthread may continue.

@@ -13,6 +13,7 @@ from typing import Final
 from dfmeta import metrics
 from dfmeta.model import Port, PortId, PortKind
 from dfmeta.runtime import threads
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 from dfmeta.sources.resolution import bare
 from dfmeta.sources.source import FIELDS, PROJECT
 
@@ -20,8 +21,6 @@ LOG = logging.getLogger(__name__)
 
 PARENT: Final = "parent"
 """The source of a subport's values that are its parent's, in listings."""
-RETRY: Final = 4.0
-"""Seconds after which a port that the registry has not taken is handed on again."""
 
 
 class Subports:
@@ -119,7 +118,7 @@ class Handover:
 
     A port that the registry does not take, because of a defect in dfmeta, is removed from it: its
     guest must not be served with the values of an earlier one. It is handed on again after
-    :data:`RETRY` seconds. Other ports do not notice.
+    :data:`LONGEST_PAUSE` seconds. Other ports do not notice.
 
     :param deliver: called with each port.
     :param drop: called with the id of each removed port. An error of it is not caught.
@@ -139,7 +138,7 @@ class Handover:
             LOG.exception("Port %s cannot be served; retrying", port.name)
             self._drop(port.id)
             self._refused[port.id] = port
-            threads.spawn_after(RETRY, self._again, port)
+            threads.spawn_after(LONGEST_PAUSE, self._again, port)
 
     def forget(self, port_id: PortId) -> None:
         """Drop that port."""

@@ -32,7 +32,7 @@ from dfmeta.errors import (
     UpstreamError,
     UpstreamLostError,
 )
-from dfmeta.http.client import HttpClient, UrlRequest, client_context
+from dfmeta.http.client import TIMEOUT, HttpClient, UrlRequest, client_context
 from dfmeta.runtime import clock
 from dfmeta.store import strict
 from dfmeta.store.api import representations
@@ -55,8 +55,6 @@ from dfmeta.store.db.record import (
 )
 from dfmeta.store.guest.values import is_one_line
 
-TIMEOUT: Final = 60.0
-"""Seconds for a request and its whole answer."""
 UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 """Stands for times that the API does not report."""
 _PATHS: Final = {Kind.METADATA: "device-metadata", Kind.USERDATA: "device-userdata"}

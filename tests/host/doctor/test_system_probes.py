@@ -65,13 +65,13 @@ def test_late_answer_is_given_as_such_and_an_error_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     go_on = threading.Event()
-    monkeypatch.setattr(services, "SECONDS", 60.0)
+    monkeypatch.setattr(services, "ANSWER_TIMEOUT", 60.0)
     answered = ServiceRequest(lambda: go_on.wait(), None)
     go_on.set()
     assert answered.facts is True
     with pytest.raises(ZeroDivisionError):
         _ = ServiceRequest(lambda: 1 // 0, 0).facts
-    for limit in ("SECONDS", "SPARE", "GRACE"):
+    for limit in ("ANSWER_TIMEOUT", "SPARE"):
         monkeypatch.setattr(services, limit, 0.0)
     go_on.clear()
     assert ServiceRequest(lambda: go_on.wait(), None).facts is None

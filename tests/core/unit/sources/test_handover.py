@@ -7,7 +7,7 @@ import pytest
 
 from dfmeta import metrics
 from dfmeta.model import Port, PortId, PortKind
-from dfmeta.sources.stages import RETRY
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 from dfmeta.wiring.identity import make_identities
 from tests.core.unit.support import INSTANCE, Load, port
 
@@ -52,13 +52,13 @@ def test_port_that_is_refused_is_dropped_and_handed_on_again(
     for row in (BROKEN, SOUND):
         world.identities.update(row)
     assert world.taken == {"tap2": INSTANCE}
-    eventlet.sleep(RETRY)
+    eventlet.sleep(LONGEST_PAUSE)
     assert world.taken == {"tap2": INSTANCE}
     assert caplog.text.count("Port tap1 cannot be served") == 2
     assert count() == before + 2
     world.refused.clear()
     caplog.set_level(logging.CRITICAL)
-    eventlet.sleep(RETRY)
+    eventlet.sleep(LONGEST_PAUSE)
     assert world.taken == {"tap1": INSTANCE, "tap2": INSTANCE}
 
 
@@ -77,5 +77,5 @@ def test_port_that_is_gone_is_not_handed_on_again(world: World) -> None:
     world.identities.update(BROKEN)
     world.refused.clear()
     world.identities.forget(BROKEN.id)
-    eventlet.sleep(RETRY)
+    eventlet.sleep(LONGEST_PAUSE)
     assert world.taken == {}

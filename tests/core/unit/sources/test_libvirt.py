@@ -8,9 +8,10 @@ import pytest
 
 from dfmeta.errors import SourceError, StoreError
 from dfmeta.model import Port
+from dfmeta.runtime.throttle import FIRST_PAUSE
 from dfmeta.sources import domain as module
 from dfmeta.sources.domain import Domain, Folders
-from dfmeta.sources.libvirt import PAUSE, LibvirtSource
+from dfmeta.sources.libvirt import LibvirtSource
 from dfmeta.sources.records import StoreSource
 from dfmeta.sources.source import Ownership, PortQuery
 from dfmeta.store.db.repository import Repository
@@ -41,7 +42,7 @@ def run(instance: str, *, project: str = "p", name: str = "n") -> str:
 
 
 def ask(source: LibvirtSource, port: Port = PORT) -> Ownership:
-    CLOCK.advance(PAUSE)
+    CLOCK.advance(FIRST_PAUSE)
     return source.find(PortQuery(port, CLOCK.now()))
 
 

@@ -25,8 +25,8 @@ from dfmeta.ovsdb.external_ids import (
 from dfmeta.ovsdb.rows import Interface
 from dfmeta.ovsdb.vif import vifs
 from dfmeta.runtime import hub
+from dfmeta.runtime.clock import FULL_CHECK_INTERVAL as ROUND
 from dfmeta.sources.added_subports import FIELDS, AddedSubports, TrunkDetails, subports_of
-from dfmeta.sources.added_subports import FRESH as ROUND
 from dfmeta.sources.neutron import NeutronSource
 from dfmeta.sources.next_hops import FRESH, PLACE, UNKNOWN, NextHops
 from tests.core.unit.support import GUEST_MAC, INSTANCE

@@ -17,6 +17,7 @@ from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortId, PortKind, PortState
 from dfmeta.ovsdb.external_ids import instance_of, name_of, project_of
+from dfmeta.runtime.throttle import FIRST_PAUSE, LONGEST_PAUSE
 from dfmeta.sources import resolver as module
 from dfmeta.sources.resolution import PORT_PROJECT_AFTER, SourceAnswer, merge, open_fields
 from dfmeta.sources.resolver import Resolver
@@ -254,11 +255,11 @@ def test_a_source_that_fails_rests_and_holds_up_no_other() -> None:
     assert CLOCK.now() - began == pytest.approx(dead.timeout, abs=0.2)
     assert count("dead", "timeout") == before + 1
     world.resolver.update(replace(ROW, row="s"))
-    eventlet.sleep(module.REST_FIRST / 2)
+    eventlet.sleep(FIRST_PAUSE / 2)
     assert world.ports["s"].project_id == "p"
     assert len(dead.asked) == 1
     dead.says("j", "q", "n")
-    CLOCK.advance(module.REST_FIRST)
+    CLOCK.advance(FIRST_PAUSE)
     world.resolver.update(replace(ROW, row="t", mac="other"))
     until(lambda: world.ports["t"].instance_id == "j")
 
@@ -411,7 +412,7 @@ def test_a_defect_costs_a_port_some_seconds_and_not_its_life(
     monkeypatch.setattr(world.resolver, "_query", broken)
     world.resolver.update(ROW)
     until(lambda: world.port.instance_id == "i")
-    assert CLOCK.now() - began == pytest.approx(2 * module.REST_MOST, abs=0.2)
+    assert CLOCK.now() - began == pytest.approx(2 * LONGEST_PAUSE, abs=0.2)
     assert caplog.text.count("The identity query for port tap0 failed") == 2
 
 
