@@ -45,6 +45,7 @@ from dfmeta.ovsdb import trunk_bridge
 from dfmeta.ovsdb.external_ids import META_KEYS, PROVIDER_IDS
 from dfmeta.ovsdb.meta_bridge import SKIP_CLEANUP, mark_of
 from dfmeta.proxy import recent, tokens
+from dfmeta.proxy.engines import supervisor
 from dfmeta.proxy.engines.workers import workers
 from dfmeta.runtime import clock, saved_state, throttle
 from dfmeta.store import strictjson
@@ -286,13 +287,13 @@ def _proxy() -> Iterable[str]:
     yield f"{connection.LINGER_MAX} bytes"
     yield {60.0: "once a minute"}[throttle.QUIET]
     yield f"({recent.TEXT_MAX} characters at most)"
-    yield {1.0: "once a second"}[workers.BEAT]
-    yield f"not answered for {workers.SILENT * workers.BEAT:g} s"
-    yield f"After {workers.HANGS * workers.BEAT:g} s it is killed"
-    yield f"{workers.OVERTIME:g} s after its time"
+    yield {1.0: "once a second"}[clock.CHECK_INTERVAL]
+    yield f"not answered for {workers.SILENT * clock.CHECK_INTERVAL:g} s"
+    yield f"After {supervisor.HANGS * clock.CHECK_INTERVAL:g} s it is killed"
+    yield f"{clock.ANSWER_TIMEOUT:g} s after its time"
     yield f"full for {workers.SETTLE_TIMEOUT:g} s"
     yield f"after {service.GRACE:g} seconds"
-    yield f"{workers.DRAIN:g} seconds to finish"
+    yield f"{supervisor.DRAIN:g} seconds to finish"
 
 
 def _commands() -> Iterable[str]:

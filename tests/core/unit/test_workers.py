@@ -16,12 +16,13 @@ from dfmeta import metrics
 from dfmeta.http.limits import Limits
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
+from dfmeta.proxy.engines import supervisor
 from dfmeta.proxy.engines.engine import EngineSettings
 from dfmeta.proxy.engines.workers import workers as workers_module
 from dfmeta.proxy.engines.workers.calls import WorkerAnswers
 from dfmeta.proxy.engines.workers.pipe import Function, Message, Pipe
 from dfmeta.proxy.engines.workers.workers import Worker, Workers
-from dfmeta.runtime import hub
+from dfmeta.runtime import clock, hub
 from tests.core.unit.support import address, let_hub_run, port, until
 from tests.harness.tier import CLOCK
 
@@ -194,7 +195,7 @@ def test_a_worker_that_hangs_is_not_serving_and_then_replaced(
 
 
 def test_a_worker_that_answers_late_lives(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers_module, "HANGS", 1_000_000)
+    monkeypatch.setattr(supervisor, "HANGS", 1_000_000)
     before = world.one()
     for _ in range(3):
         process(before).answers = False
@@ -209,8 +210,8 @@ def test_a_worker_that_answers_late_lives(world: World, monkeypatch: pytest.Monk
 def test_round_that_the_daemon_was_late_in_does_not_count(world: World) -> None:
     before = world.one()
     process(before).answers = False
-    for _ in range(10 * workers_module.HANGS):
-        CLOCK.advance(workers_module.BEAT + 2 * workers_module.LATE)
+    for _ in range(10 * supervisor.HANGS):
+        CLOCK.advance(2 * clock.CHECK_INTERVAL)
         let_hub_run()
     assert not before.silent
     assert world.one() is before
@@ -219,7 +220,7 @@ def test_round_that_the_daemon_was_late_in_does_not_count(world: World) -> None:
 def test_a_worker_that_has_no_room_for_the_news_is_ended_before_the_guest_goes_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers_module, "HANGS", 1_000_000)
+    monkeypatch.setattr(supervisor, "HANGS", 1_000_000)
     worker, count = world.one(), lost("full")
     process(worker).stop()
     worker.pipe.send("rebind", "x" * 5_000_000)
@@ -244,7 +245,7 @@ def test_a_worker_that_does_not_come_up_is_ended(world: World) -> None:
     count = lost("start")
     World.answers = False
     process(world.one()).end(1)
-    CLOCK.advance(workers_module.START_TIMEOUT)
+    CLOCK.advance(supervisor.START_TIMEOUT)
     until(lambda: lost("start") > count, "it to be given up")
     World.answers = True
     until(lambda: world.workers.serving, "one that does")
@@ -269,7 +270,7 @@ def test_a_replaced_worker_that_does_not_end_is_ended(world: World) -> None:
     process(before).ends = False
     world.replace()
     until(lambda: world.done, "the replacement")
-    CLOCK.advance(workers_module.DRAIN + workers_module.OVERTIME)
+    CLOCK.advance(supervisor.DRAIN + clock.ANSWER_TIMEOUT)
     until(lambda: before not in world.workers._workers, "its end")
     assert before.process.returncode == -9
     assert lost("stays") == count + 1
@@ -287,7 +288,7 @@ def test_a_worker_whose_successor_does_not_come_up_goes_on(
         until(lambda: len(world.workers._workers) == 2, "a successor")
         process(world.workers._workers[1]).end(1)
     let_hub_run()
-    CLOCK.advance(workers_module.START_TIMEOUT)
+    CLOCK.advance(supervisor.START_TIMEOUT)
     until(lambda: not world.workers._replacing, "the replacement to be given up")
     assert world.one() is before
     assert "continues with the old configuration" in caplog.text

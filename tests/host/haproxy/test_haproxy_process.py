@@ -87,10 +87,9 @@ def test_process_that_does_not_answer_is_killed_where_it_should_leave(
     for ask in (process.runtime.ask, process.runtime.ask_at_once):
         with pytest.raises(HaproxyError, match="runtime interface failed"):
             ask("show version", timeout=0.05)
-    monkeypatch.setattr(process_module, "READY_TIMEOUT", 0.02)
+    monkeypatch.setattr(process_module, "START_TIMEOUT", 0.02)
     with pytest.raises(HaproxyError, match=r"did not answer within 0\.02 s"):
         process.wait_ready()
-    monkeypatch.setattr("dfmeta.proxy.engines.haproxy.runtime.TIMEOUT", 0.02)
     process.leave()
     assert wait_ended(process) == -signal.SIGKILL
     assert "it is killed" in caplog.text

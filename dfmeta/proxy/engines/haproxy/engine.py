@@ -36,39 +36,16 @@ from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import Entries, GuestMap
 from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan
 from dfmeta.proxy.engines.haproxy.process import Process
+from dfmeta.proxy.engines.supervisor import HEAD_START, Restarts, watch
 from dfmeta.proxy.replicator import SETTLE_TIMEOUT, Replicator
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import Event, Semaphore
 
 LOG = logging.getLogger(__name__)
 
-BEAT: Final = 0.15
-"""Seconds between two checks whether haproxy answers."""
-ANSWER: Final = 0.2
-"""Seconds for its answer; without one, the next check follows at once."""
-HANGS: Final = 3
-"""Checks without an answer after which haproxy is killed: guests are served again within a second.
-"""
-LATE: Final = 0.1
-"""Seconds by which a check may end late; if it is more, the daemon itself was late, and the check
-does not count."""
-HEAD_START: Final = 0.3
-"""Seconds by which haproxy's grace at a stop is shorter than the daemon's."""
-LIVED: Final = 5.0
-"""Seconds after which the end of a process does not count as a failed start."""
-PAUSE_MIN: Final = 0.05
-PAUSE_MAX: Final = 5.0
-"""Shortest and longest pause in seconds until another process is started; it doubles after each
-failed start."""
-RESOLVE: Final = 30.0
-"""Seconds between two resolutions of Nova's names."""
-COUNT: Final = 1.0
-"""Seconds between two readings of the connections that haproxy has accepted."""
-NOTE: Final = 5
-"""Such readings after which all counters are read."""
-CHECK: Final = 30
-"""Such readings after which haproxy's map is compared with the daemon's."""
-POLL: Final = 0.01
+BEAT: Final = 0.12
+"""Seconds between two checks whether haproxy answers: if it hangs, guests are served again within a
+second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +143,7 @@ class Haproxy(Engine):
         )
         hub.VITAL.spawn("keeper of haproxy", self._keep, may_return=True)
         hub.VITAL.spawn("counts of haproxy", self._count, may_return=True)
-        hub.VITAL.spawn("names of Nova's hosts", self._resolve, may_return=True)
+        hub.VITAL.spawn("comparison with haproxy", self._recheck, may_return=True)
 
     def inform(self) -> None:
         """Wait until the map of haproxy has the present state of the registry."""
@@ -199,11 +176,9 @@ class Haproxy(Engine):
     def stop(self, grace: float) -> None:
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
         self._stopping = True
-        until = clock.now() + max(grace - HEAD_START, 0.0)
         for process in list(self._processes):
             process.leave()
-        while self._processes and clock.now() < until:
-            threads.sleep(POLL)
+        threads.wait_until(lambda: not self._processes, max(grace - HEAD_START, 0.0))
         for process in list(self._processes):
             process.kill()
         self._handover.stop(min(HEAD_START, grace))
@@ -223,7 +198,7 @@ class Haproxy(Engine):
 
     def _keep(self) -> None:
         """Start haproxy, and start it again whenever none is left."""
-        pause = PAUSE_MIN
+        restarts = Restarts()
         while not self._stopping:
             begun = clock.now()
             with self._starting:
@@ -232,8 +207,7 @@ class Haproxy(Engine):
             while self._accepting():
                 self._ended.wait()
                 self._ended = Event()
-            pause = PAUSE_MIN if clock.now() - begun > LIVED else min(2 * pause, PAUSE_MAX)
-            threads.sleep(pause)
+            restarts.pause(begun)
 
     def _accepting(self) -> list[Process]:
         return [process for process in self._processes if not process.leaving]
@@ -297,22 +271,8 @@ class Haproxy(Engine):
         self._forget(process)
 
     def _ask(self, process: Process) -> None:
-        missed = 0
-        while missed < HANGS:
-            begun = clock.now()
-            try:
-                process.runtime.ask("show version", timeout=ANSWER)
-                missed, pause = 0, BEAT
-            except HaproxyError:
-                took = clock.now() - begun
-                # If the check itself was late, the host has too little CPU time.
-                missed += took <= ANSWER + LATE
-                # A check that fails at once takes as long as others.
-                pause = max(ANSWER - took, 0)
-            threads.sleep(pause)
-            if process.leaving:
-                return
-        self._end(process, "hangs", "hangs")
+        if watch(process.answers, lambda: process.leaving, beat=BEAT):
+            self._end(process, "hangs", "hangs")
 
     def _end(self, process: Process, reason: metrics.HaproxyLost, fault: str) -> None:
         """Kill a process; its keeper starts another one."""
@@ -334,7 +294,7 @@ class Haproxy(Engine):
                 LOG.error(
                     "The present haproxy continues with its former configuration; dfmeta tries "
                     "the new one again within %d s",
-                    RESOLVE,
+                    clock.FULL_CHECK_INTERVAL,
                 )
                 return False
             for process in before:
@@ -351,42 +311,42 @@ class Haproxy(Engine):
         if same or replaced:
             done()
 
-    def _resolve(self) -> None:
-        """Replace haproxy if the addresses of Nova's hosts change, or if a reload has failed."""
+    def _recheck(self) -> None:
+        """Compare everything from time to time: counters, the map, and the plan."""
         while not self._stopping:
-            threads.sleep(RESOLVE)
-            process, plan = self.current, self._setup.plan()
+            threads.sleep(clock.FULL_CHECK_INTERVAL)
+            process = self.current
             if process is None:
                 continue
-            present = process.plan.servers
-            # A resolver may change their order each time. While it is away, the present ones count.
-            if not plan.servers or set(plan.servers) == set(present):
-                plan = replace(plan, servers=present)
-            if process.plan != plan:
-                LOG.info(
-                    "The addresses of Nova's hosts have changed, or a reload has failed; "
-                    "haproxy is replaced"
-                )
-                self._replace()
+            process.read_counts()
+            try:
+                self._check(process)
+            except HaproxyError as error:
+                LOG.debug("haproxy cannot be read: %s", error)
+            self._resolve(process)
+
+    def _resolve(self, process: Process) -> None:
+        """Replace haproxy if the addresses of Nova's hosts change, or if a reload has failed."""
+        plan, present = self._setup.plan(), process.plan.servers
+        # A resolver may change their order each time. While it is away, the present ones count.
+        if not plan.servers or set(plan.servers) == set(present):
+            plan = replace(plan, servers=present)
+        if process.plan != plan:
+            LOG.info(
+                "The addresses of Nova's hosts have changed, or a reload has failed; "
+                "haproxy is replaced"
+            )
+            self._replace()
 
     # Counts
 
     def _count(self) -> None:
-        turn = 0
         while not self._stopping:
-            threads.sleep(COUNT)
-            turn, process = turn + 1, self.current
-            if process is None:
-                continue
-            try:
-                if turn % NOTE:
+            threads.sleep(clock.CHECK_INTERVAL)
+            process = self.current
+            with contextlib.suppress(HaproxyError):
+                if process is not None:
                     process.counts.read_accepted(process.runtime)
-                else:
-                    process.counts.read(process.runtime)
-                if not turn % CHECK:
-                    self._check(process)
-            except HaproxyError as error:
-                LOG.debug("haproxy cannot be read: %s", error)
 
     def _check(self, process: Process) -> None:
         """Replace a haproxy whose map is not the registry's.

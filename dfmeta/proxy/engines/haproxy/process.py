@@ -36,23 +36,18 @@ from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
+from dfmeta.proxy.engines.supervisor import DRAIN, START_TIMEOUT
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import wait_for_io
-from dfmeta.runtime.throttle import LogThrottle, counted
+from dfmeta.runtime.throttle import FIRST_PAUSE, LogThrottle, counted
 
 LOG = logging.getLogger(__name__)
 
 _SEALS: Final = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW
 """Seals of a file that can only be emptied."""
-READY_TIMEOUT: Final = 10.0
-"""Seconds until a new process answers."""
-POLL: Final = 0.01
-DRAIN: Final = 10.0
-"""Seconds that a process that leaves may take to finish its requests."""
-LEAVE_POLL: Final = 0.05
-IDLE: Final = 10
-"""Looks in all of which a process that leaves has no request, before it is killed: a connection may
-be about to begin one."""
+IDLE: Final = 0.5
+"""Seconds without a request after which a process that leaves is killed: a connection may be about
+to begin one."""
 SPARE: Final = 512
 """Descriptors beyond those of connections: servers, listeners, checks."""
 LINES: Final = 20
@@ -218,10 +213,10 @@ class Process:
 
         :raises HaproxyError: when it ends, or does not answer in time.
         """
-        rounds = round(READY_TIMEOUT / POLL)
-        for _ in range(rounds):
+        until = clock.now() + START_TIMEOUT
+        while clock.now() < until:
             with contextlib.suppress(HaproxyError):
-                self.runtime.ask("show info", timeout=READY_TIMEOUT)
+                self.runtime.ask("show info", timeout=START_TIMEOUT)
                 if self.plan.several:
                     # Until it has checked a host, haproxy takes it for one that answers.
                     self.runtime.take_for_down(server_names(self.plan))
@@ -231,8 +226,16 @@ class Process:
                 return
             if not self.running:
                 raise HaproxyError(cause=f"it ended at its start with status {self.status}")
-            threads.sleep(POLL)
-        raise HaproxyError(cause=f"it did not answer within {READY_TIMEOUT:g} s")
+            threads.sleep(clock.POLL)
+        raise HaproxyError(cause=f"it did not answer within {START_TIMEOUT:g} s")
+
+    def answers(self, seconds: float) -> bool:
+        """Return whether it answers a check within so many seconds."""
+        try:
+            self.runtime.ask("show version", timeout=seconds)
+        except HaproxyError:
+            return False
+        return True
 
     def wait(self) -> None:
         """Wait until it has ended."""
@@ -264,18 +267,19 @@ class Process:
 
     def _let_go(self) -> None:
         """Kill it after its last request or its time, with its counters read."""
-        idle, until = 0, clock.now() + DRAIN
+        busy = clock.now()
+        until = busy + DRAIN
         while self.running and clock.now() < until:
             try:
                 connections, requests = load(self.runtime)
-                idle = 0 if requests else idle + 1
-                if not connections or idle > IDLE:
+                busy = clock.now() if requests else busy
+                if not connections or clock.now() - busy > IDLE:
                     self.counts.read(self.runtime)
                     break
             except HaproxyError as error:
                 # On a busy machine an answer may be late: the counts would be lost.
                 LOG.debug("%s", error)
-            threads.sleep(LEAVE_POLL)
+            threads.sleep(FIRST_PAUSE)
         else:
             self.read_counts()
         self.kill()

@@ -31,6 +31,14 @@ from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import endpoint_state
 from dfmeta.proxy.engines.engine import Engine, EngineSettings
+from dfmeta.proxy.engines.supervisor import (
+    DRAIN,
+    HANGS,
+    HEAD_START,
+    START_TIMEOUT,
+    Restarts,
+    watch,
+)
 from dfmeta.proxy.engines.workers.calls import SlotUse, WorkerAnswers
 from dfmeta.proxy.engines.workers.pipe import Function, Message, Pipe
 from dfmeta.proxy.recent import RECENT
@@ -41,32 +49,8 @@ from dfmeta.runtime.threads import green_socket, wait_for_io
 LOG = logging.getLogger(__name__)
 
 MODULE = "dfmeta.cmd.worker"
-END_TIMEOUT = 1.0
-"""Seconds that the process of a worker may exist after its pipe was closed."""
-START_TIMEOUT = 30.0
-BEAT = 1.0
-"""Seconds of one round: the time for a worker's answer, and the pause until the next check."""
 SILENT = 2
-"""Rounds without an answer after which a worker does not count as serving."""
-HANGS = 5
-"""Rounds without an answer after which a worker is killed. On a host that is short of CPU time, an
-answer may take more than one round."""
-LATE = 0.5
-"""Seconds by which a round may end late; if it is more, the daemon itself was late, and the round
-does not count."""
-DRAIN = 10.0
-"""Seconds that a replaced worker may take to finish its requests."""
-OVERTIME = 2.0
-"""Seconds after that until it is killed."""
-HEAD_START = 0.3
-"""Seconds by which the workers' grace at a stop is shorter than the daemon's."""
-LIVED = 5.0
-"""Seconds after which the end of a worker does not count as a failed start."""
-PAUSE_MIN, PAUSE_MAX = 0.1, 5.0
-"""Shortest and longest pause in seconds until another worker is started; it doubles after each
-failed start."""
-POLL = 0.01
-SCRAPE_TIMEOUT = 0.5
+"""Checks without an answer after which a worker does not count as serving."""
 BUSY = "If this happens again, check that the host has enough CPU time and memory"
 
 
@@ -133,9 +117,7 @@ class Worker:
             # for its descriptor indefinitely, and no other socket with that number could be used.
             self._rights.shutdown(socket.SHUT_RDWR)
         # A worker without its pipe ends by itself, unless it hangs.
-        with threads.Timeout(END_TIMEOUT, False):
-            while self.process.poll() is None:
-                threads.sleep(POLL)
+        threads.wait_until(lambda: self.process.poll() is not None, clock.ANSWER_TIMEOUT)
         self.kill()
         self.process.wait()
 
@@ -180,6 +162,14 @@ class Worker:
         """Kill a worker that sent an invalid message: a guest may have compromised it."""
         advice = "Report this with the traceback below"
         self.end("nonsense", "sent a message that cannot be read", advice=advice, error=error)
+
+    def answers(self, seconds: float) -> bool:
+        """Return whether it answers a check within so many seconds."""
+        return self.pipe.call("ready", timeout=seconds) is not None
+
+    def note_missed(self, count: int) -> None:
+        """Note the number of the latest checks that it has not answered."""
+        self.silent = count >= SILENT
 
     def kill(self) -> None:
         """Kill the process."""
@@ -276,7 +266,7 @@ class Workers(Engine):
                 worker in self._workers and worker.succeeded and not worker.leaving
                 for worker in before
             ):
-                threads.sleep(POLL)
+                threads.sleep(clock.POLL)
             if all(worker.leaving or worker not in self._workers for worker in before):
                 for done in callbacks:
                     done()
@@ -298,9 +288,7 @@ class Workers(Engine):
         self._stopping = True
         for worker in self._workers:
             worker.pipe.send("stop", max(0.0, grace - HEAD_START))
-        with threads.Timeout(grace, False):
-            while self._workers:
-                threads.sleep(POLL)
+        threads.wait_until(lambda: not self._workers, grace)
         for worker in self._workers:
             worker.kill()
         for sock in self._listeners:
@@ -313,7 +301,7 @@ class Workers(Engine):
 
     def gather(self) -> None:
         """Collect the recent requests of all workers in the daemon."""
-        self._ask_all(lambda worker: worker.pipe.call("recent", timeout=SCRAPE_TIMEOUT))
+        self._ask_all(lambda worker: worker.pipe.call("recent"))
 
     def _ask_all(self, ask: Callable[[Worker], object]) -> None:
         """Call *ask* with all workers that answer, at the same time."""
@@ -333,7 +321,7 @@ class Workers(Engine):
 
         :param predecessor: worker to be replaced; it continues if the new worker does not start.
         """
-        pause = PAUSE_MIN
+        restarts = Restarts()
         while not self._stopping:
             begun = clock.now()
             try:
@@ -342,7 +330,7 @@ class Workers(Engine):
                 LOG.warning("A worker cannot be started: %s; dfmeta tries again", error.strerror)
                 if self._stays(predecessor):
                     return
-                threads.sleep(PAUSE_MAX)
+                restarts.pause(begun)
                 continue
             self._workers.append(worker)
             worker.pipe.send("start", self._settings())
@@ -363,8 +351,7 @@ class Workers(Engine):
             if self._stays(predecessor):
                 return
             predecessor = None
-            pause = PAUSE_MIN if clock.now() - begun > LIVED else pause * 2
-            threads.sleep(min(pause, PAUSE_MAX))
+            restarts.pause(begun)
 
     def _stays(self, predecessor: Worker | None) -> bool:
         """Keep a worker whose successor did not start; False: it has ended, or there is none."""
@@ -375,21 +362,9 @@ class Workers(Engine):
 
     def _watch(self, worker: Worker) -> None:
         """Check a worker until its pipe is closed; kill it if it does not answer."""
-        while not worker.pipe.closed:
-            asking = threads.spawn(worker.pipe.call, "ready", timeout=None)
-            missed = 0
-            while not asking.dead:
-                begun = clock.now()
-                with threads.Timeout(BEAT, False):
-                    asking.wait()
-                if asking.dead or clock.now() - begun > BEAT + LATE:
-                    continue
-                missed += 1
-                worker.silent = missed >= SILENT
-                if missed == HANGS:
-                    worker.end("hangs", f"hangs: no answer for {HANGS * BEAT:g} s")
-            worker.silent = False
-            threads.sleep(BEAT)
+        beat = clock.CHECK_INTERVAL
+        if watch(worker.answers, lambda: worker.pipe.closed, beat=beat, missed=worker.note_missed):
+            worker.end("hangs", f"hangs: no answer for {HANGS * beat:g} s")
 
     def _introduce(self, worker: Worker, predecessor: Worker | None) -> None:
         """Send all endpoints to a new worker and make it serve; changes follow in their order."""
@@ -404,12 +379,13 @@ class Workers(Engine):
         if predecessor is not None:
             predecessor.leaving = True
             predecessor.pipe.send("stop", DRAIN)
-            threads.spawn_after(DRAIN + OVERTIME, self._see_off, predecessor)
+            threads.spawn_after(DRAIN + clock.ANSWER_TIMEOUT, self._see_off, predecessor)
 
     def _see_off(self, worker: Worker) -> None:
         """Kill a replaced worker that has not ended yet."""
         if worker in self._workers:
-            worker.end("stays", f"was replaced {DRAIN + OVERTIME:g} s ago and has not ended")
+            late = DRAIN + clock.ANSWER_TIMEOUT
+            worker.end("stays", f"was replaced {late:g} s ago and has not ended")
 
     def _forget(self, worker: Worker) -> None:
         self._workers.remove(worker)
@@ -419,7 +395,7 @@ class Workers(Engine):
         metrics.add(self._retired, metrics.lasting(worker.samples))
 
     def _scrape(self, worker: Worker) -> None:
-        result = worker.pipe.call("metrics", timeout=SCRAPE_TIMEOUT)
+        result = worker.pipe.call("metrics")
         if result is not None:
             self._keep_samples(worker, result.value)
 
