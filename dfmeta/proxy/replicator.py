@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
-from dfmeta.runtime import threads
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
 from dfmeta.runtime.threads import Event
 
@@ -26,10 +26,9 @@ BATCH: Final = 32
 SETTLE_TIMEOUT: Final = 1.0
 """Seconds that a replica has to take its messages: the buffer of its pipe has room for the changes
 of hundreds of ports."""
-POLL: Final = 0.01
 POLL_FIRST: Final = 0.0005
-"""Longest and shortest pause in seconds between two looks; it doubles after each. A change of
-haproxy's map takes a millisecond, and a guest waits for it."""
+"""Shortest pause in seconds between two looks; it doubles after each. A change of haproxy's map
+takes a millisecond, and a guest waits for it."""
 
 
 class Replica(Protocol):
@@ -102,12 +101,12 @@ class Replicator(Generic[R]):
         behind = [(replica, replica.position) for replica in self._replicas() if replica.serving]
         # Counted in rounds, not by the clock: after a stall of the daemon they still get time.
         pause = POLL_FIRST
-        for _ in range(round(SETTLE_TIMEOUT / POLL)):
+        for _ in range(round(SETTLE_TIMEOUT / clock.POLL)):
             behind = [pair for pair in behind if not pair[0].acked(pair[1])]
             if not behind:
                 break
             threads.sleep(pause)
-            pause = min(2 * pause, POLL)
+            pause = min(2 * pause, clock.POLL)
         return [replica for replica, _position in behind]
 
     def send(self) -> None:

@@ -29,38 +29,28 @@ from http import HTTPStatus
 from typing import Final
 
 from dfmeta.http.limits import CROWDED, FEW
+from dfmeta.http.responses import BODY_MAX
 from dfmeta.proxy.application import ADMIN, ADMIN_TREES
 from dfmeta.proxy.backends import network_data
+from dfmeta.proxy.backends.nova import REST
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan, NovaServer
 from dfmeta.proxy.engines.haproxy.runtime import REQUEST
+from dfmeta.proxy.recent import PORTS
+from dfmeta.runtime.clock import ANSWER_TIMEOUT, FULL_CHECK_INTERVAL, POLL
 
-MORE_LINES: Final = 64
-"""Header lines beyond the limit of the daemon's engine that haproxy reads, to hand them over."""
 BUFFER: Final = 1280
 """Bytes of a buffer beyond the limits of the daemon's engine, of which haproxy takes 8 for each
 header line: a request that the engine refuses must fit, or haproxy would refuse it in its own way.
 No more: for a second try, haproxy copies the whole buffer of each request, twice, and with 6144
 bytes it answers 9 % fewer requests."""
-ANSWER_MAX: Final = 16 << 20
-"""Bytes of the longest answer of Nova, as in the other engine."""
 RESERVE: Final = 640
 """Bytes of a buffer that headers may grow by: those for Nova have 500."""
 PER_CONNECTION: Final = 3
 """Descriptors of a guest's connection: its own, that of the present request, and an idle one."""
 CONNECT_TIMEOUT: Final = 1.0
 """Seconds until another host of Nova, or the daemon, is tried."""
-HANDOVER_EXTRA: Final = 5.0
-"""Seconds beyond all waits of the daemon's engine after which haproxy gives up on the daemon."""
-PORTS: Final = 16384
-"""Guests' ports whose connections haproxy counts, and a fourth of their addresses."""
-DOUBT_POLL: Final = 0.02
-"""Seconds between two looks whether the number of a guest's port is still in doubt."""
-REST: Final = 10
-"""Seconds for which a host of several is not asked after it has not answered."""
 FORGET: Final = 600
 """Seconds after which the counts of a guest without requests are forgotten."""
-LATELY: Final = 5.0
-"""Seconds after a connection for which its port counts as one that has had any of late."""
 ODD: Final = 20
 """Failed requests of an address in ten seconds after which no more of them are logged."""
 
@@ -122,11 +112,6 @@ CHANGED: Final = int(HTTPStatus.INTERNAL_SERVER_ERROR)
 """Status that stands for a guest that has changed; it is answered with nothing."""
 
 
-_MARGIN: Final = 512
-"""Bytes by which a plain request is shorter than the daemon's engine allows: haproxy counts them a
-little differently."""
-_PLAIN_LINES: Final = 24
-"""Header lines of a plain request."""
 _OWN_PATHS: Final = (
     *(f"/{name}" for name in sorted(ADMIN | ADMIN_TREES)),
     *("/api", "/latest/api", "/dfmeta"),
@@ -178,11 +163,11 @@ def waiting(plan: HaproxyPlan, given: Descriptors) -> str:
     return f"""local guests = Map.new("{map_name(given)}", Map._ip)
 core.register_action("{_SETTLE}", {{ "http-res" }}, function(txn)
     local source = txn.f:src()
-    for _ = 1, {round(plan.hold_timeout / DOUBT_POLL)} do
+    for _ = 1, {round(plan.hold_timeout / POLL)} do
         if guests:lookup(source) ~= "{IN_DOUBT}" then
             return
         end
-        core.msleep({_ms(DOUBT_POLL)})
+        core.msleep({_ms(POLL)})
     end
 end)
 """
@@ -213,7 +198,8 @@ def _global(plan: HaproxyPlan, given: Descriptors) -> Iterator[str]:
     # A request at the runtime interface has to fit too, with its command.
     yield f"    tune.bufsize {BUFFER + max(head.header + head.request_line, REQUEST)}"
     yield f"    tune.maxrewrite {RESERVE}"
-    yield f"    tune.http.maxhdr {head.lines + MORE_LINES}"
+    # haproxy hands over the requests that the daemon refuses.
+    yield f"    tune.http.maxhdr {2 * head.lines}"
     if given.waiting is not None:
         yield f"    lua-load {_path(given.waiting)}"
 
@@ -308,7 +294,7 @@ def _plain_acls(plan: HaproxyPlan) -> Iterator[str]:
     yield "    acl plain_version req.ver 1.0 1.1"
     # NUL, which haproxy 2.6 lets pass, and no pattern can have. A "%" is encoded as well.
     yield "    acl odd req.hdrs,url_enc -m sub %00"
-    yield f"    acl odd req.hdrs -m len {max(limits.head.header - _MARGIN, 0) + 1}:"
+    yield f"    acl odd req.hdrs -m len {limits.head.header // 2 + 1}:"
     if plan.refuse_forwarded:
         yield f"    acl odd req.hdrs,lower -m sub {_quoted(_FORWARDED)}"
     # More at a time wait for their turn in the daemon.
@@ -319,11 +305,11 @@ def _plain_acls(plan: HaproxyPlan) -> Iterator[str]:
     # shows that Nova knows the guest.
     yield "    acl odd_target url -m str /"
     yield f"    acl odd_target path -m beg {_quoted(_OWN_PATHS)}"
-    yield f"    acl odd_target url -m len {max(limits.head.request_line - _MARGIN, 0) + 1}:"
+    yield f"    acl odd_target url -m len {limits.head.request_line // 2 + 1}:"
     yield f"    acl odd_names req.hdr_names -m sub {_quoted(_ODD_NAMES)}"
     yield "    acl odd_names req.hdr_names -m beg te"
     yield "    acl odd_names req.fhdr_cnt(accept) gt 1"
-    yield f"    acl odd_names req.fhdr_cnt gt {min(limits.head.lines, _PLAIN_LINES)}"
+    yield f"    acl odd_names req.fhdr_cnt gt {limits.head.lines // 2}"
 
 
 def _quoted(patterns: Iterable[str]) -> str:
@@ -363,7 +349,7 @@ def _nova(name: str, plan: HaproxyPlan, given: Descriptors) -> Iterator[str]:
     if given.waiting is not None:
         yield f"    http-response lua.{_SETTLE} if doubt"
     yield f"    http-response deny deny_status {CHANGED} if doubt !same"
-    yield f"    http-response deny deny_status 503 if {{ res.body_size gt {ANSWER_MAX} }}"
+    yield f"    http-response deny deny_status 503 if {{ res.body_size gt {BODY_MAX} }}"
     yield "    acl well status 200:399"
     yield "    http-response sc-inc-gpc0(1) if well"
     if not plan.debug:
@@ -409,7 +395,7 @@ def _in_order(plan: HaproxyPlan) -> Iterator[str]:
     """
     yield f"    acl late date(0,ms),sub(txn.begun) ge {_ms(plan.hold_timeout / 2)}"
     for number, called in enumerate(_names(plan.servers)):
-        yield f"    acl rests{number} date,sub(proc.late{number}) lt {REST}"
+        yield f"    acl rests{number} date,sub(proc.late{number}) lt {REST:g}"
         yield f"    use-server {called} unless rests{number}"
         later = f"if late {{ srv_id {number + 1} }}"
         yield from (f"    http-response set-var(proc.late{n}) date {later}" for n in range(number))
@@ -460,7 +446,7 @@ def _server(server: NovaServer, plan: HaproxyPlan, given: Descriptors) -> str:
 
 
 def _handover(plan: HaproxyPlan, given: Descriptors) -> Iterator[str]:
-    waits = plan.hold_timeout + plan.limits.body_timeout + HANDOVER_EXTRA
+    waits = plan.hold_timeout + plan.limits.body_timeout + ANSWER_TIMEOUT
     yield f"backend {DAEMON}"
     yield f"    timeout server {_ms(waits)}"
     # Where the daemon's engine ends without an answer, so does haproxy.
@@ -490,7 +476,7 @@ def _tables() -> Iterator[str]:
     """Yield the stick-tables. They belong to no proxy: haproxy empties a proxy's while it ends."""
     yield f"peers {_TABLES}"
     yield "    disabled"
-    stored = f"conn_cur,conn_cnt,conn_rate({_ms(LATELY)})"
+    stored = f"conn_cur,conn_cnt,conn_rate({_ms(FULL_CHECK_INTERVAL)})"
     yield _table(OF_PORT, f"len 48 size {PORTS}", stored)
     yield _table(OF_VM, f"len 16 size {PORTS}", "conn_cur")
     yield _table(OF_ADDRESS, f"len 64 size {4 * PORTS}", "conn_cur,gpc0,http_err_rate(10s)")

@@ -48,8 +48,6 @@ OUTCOMES: Final[Mapping[Literal["opened", "reused", "failed"], str]] = {
 }
 """Outcome of a connection to Nova → haproxy's counter."""
 CLASSES: Final[tuple[metrics.StatusClass, ...]] = ("2xx", "3xx", "4xx", "5xx")
-AT_ONCE: Final = 0.05
-"""Seconds that haproxy has to tell the connections of one port; the daemon waits for it."""
 _DENIED: Final = "dcon"
 """haproxy's counter of connections that it has refused."""
 _LINE: Final = re.compile(r"([0-9.]+|-) ([0-9]{3}) (\S+) (\S+) (\S*) (\S+)((?: -?[0-9]+){4})")
@@ -195,7 +193,7 @@ class Counts:
             for number, slot in slots
         ]
         try:
-            self._note(runtime.rows_at_once(OF_ADDRESS, tokens, timeout=AT_ONCE))
+            self._note(runtime.rows_at_once(OF_ADDRESS, tokens))
         except HaproxyError as error:
             LOG.debug("haproxy's connections cannot be read: %s", error)
 

@@ -24,7 +24,7 @@ from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.engines.haproxy.config import COUNTED, IN_DOUBT, PARTS
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
 from dfmeta.proxy.replicator import BATCH
-from dfmeta.runtime import threads
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
 from dfmeta.runtime.threads import Event
 
@@ -32,14 +32,6 @@ LOG = logging.getLogger(__name__)
 
 MANY: Final = 256
 """Changes from which on the whole map is replaced: it takes 22 ms for 5,000 entries."""
-AT_ONCE: Final = 32
-"""Endpoints whose entries are changed at once, before the next message."""
-AT_ONCE_TIMEOUT: Final = 0.05
-"""Seconds that haproxy has for such a change; the daemon waits for it."""
-LOOKS: Final = 3
-"""Comparisons of a map in all of which a difference must be: a change of a port takes a moment."""
-LOOK_PAUSE: Final = 0.25
-"""Seconds between two comparisons."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]+")
 """A value that has no meaning in haproxy's commands or in the map's value."""
 
@@ -198,15 +190,15 @@ class GuestMap:
         """
         present = self._keys_of.get(endpoint, frozenset()) & self._present.keys()
         keys = [key for key in present - self._unsure if self._present[key] != IN_DOUBT]
-        if not keys or self.ended or self._at_once >= AT_ONCE:
+        if not keys or self.ended or self._at_once >= BATCH:
             return
         self._at_once += 1
         # haproxy may not take it, or may take a change that is under way after it.
         self._unsure.update(keys)
         try:
-            self._runtime.set_at_once(self.name, keys, IN_DOUBT, timeout=AT_ONCE_TIMEOUT)
+            self._runtime.set_at_once(self.name, keys, IN_DOUBT)
         except HaproxyError as error:
-            self._at_once = AT_ONCE
+            self._at_once = BATCH
             LOG.debug("%s", error)
 
     def end(self) -> None:
@@ -233,27 +225,27 @@ class GuestMap:
         """Compare haproxy's map with the entries that it should have. Waits.
 
         :returns: the number of entries, and of those that are missing, superfluous or different in
-            each of several comparisons.
+            both of two comparisons: a change of a port takes a moment.
         :raises HaproxyError: when it does not answer.
         """
-        lasting = set[tuple[str, str]]()
-        for look in range(LOOKS):
-            if look:
-                threads.sleep(LOOK_PAUSE)
-            wanted, entries = wanted_entries(), self._runtime.entries(self.name)
-            missing, superfluous = wanted.keys() - entries.keys(), entries.keys() - wanted.keys()
-            both = wanted.keys() & entries.keys()
-            differences = {
-                *((key, "missing") for key in missing),
-                *((key, "superfluous") for key in superfluous),
-                *((key, "different") for key in both if wanted[key] != entries[key]),
-            }
-            lasting = lasting & differences if look else differences
-            if not lasting:
-                break
+        size, lasting = self._differences(wanted_entries())
+        if lasting:
+            threads.sleep(clock.CHECK_INTERVAL)
+            size, differences = self._differences(wanted_entries())
+            lasting &= differences
         kinds = [kind for _key, kind in lasting]
         counts = {kind: kinds.count(kind) for kind in ("missing", "superfluous", "different")}
-        return {"entries": len(entries), **counts}
+        return {"entries": size, **counts}
+
+    def _differences(self, wanted: Mapping[str, str]) -> tuple[int, set[tuple[str, str]]]:
+        """Return the number of haproxy's entries, and key and kind of each difference."""
+        entries = self._runtime.entries(self.name)
+        both = wanted.keys() & entries.keys()
+        return len(entries), {
+            *((key, "missing") for key in wanted.keys() - entries.keys()),
+            *((key, "superfluous") for key in entries.keys() - wanted.keys()),
+            *((key, "different") for key in both if wanted[key] != entries[key]),
+        }
 
     def _update(self) -> None:
         position, dirty = self.position, self._dirty

@@ -35,8 +35,6 @@ from dfmeta.runtime import clock
 from dfmeta.runtime.threads import green_socket, wait_for_io
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
-HEADER_TIMEOUT: Final = 5.0
-"""Seconds for the header; haproxy sends it at once."""
 _START: Final = struct.Struct("!12sBBH")
 _PROXY: Final = 0x21
 _LENGTHS: Final = {0x11: 4, 0x21: 16}
@@ -172,7 +170,7 @@ def _introduced(client: Any, peers: Container[int]) -> Introduction:
     process = _CREDENTIALS.unpack(raw)[0]
     if process not in peers:
         raise PermissionError(f"process {process} is not haproxy")
-    until = clock.now() + HEADER_TIMEOUT
+    until = clock.now() + clock.ANSWER_TIMEOUT
     start = _exactly(client, _START.size, until)
     rest = _exactly(client, rest_length(start), until)
     return read_header(start, rest, now=clock.wall())

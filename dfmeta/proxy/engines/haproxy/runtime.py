@@ -17,14 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from dfmeta.errors import HaproxyError
-from dfmeta.runtime import threads
+from dfmeta.http.responses import BODY_MAX
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import green_socket, original
 
 _socket = original("socket")
-TIMEOUT: Final = 2.0
-"""Seconds for one command."""
-ANSWER_MAX: Final = 32 << 20
-"""Bytes of an answer."""
+AT_ONCE_TIMEOUT: Final = 0.05
+"""Seconds for a command that the whole daemon waits for."""
 COMMANDS: Final = 64
 """Commands of one connection."""
 REQUEST: Final = 8192
@@ -51,7 +50,7 @@ class Runtime:
         self._link = link
         link.setblocking(False)
 
-    def ask(self, command: str, *, timeout: float = TIMEOUT) -> str:
+    def ask(self, command: str, *, timeout: float = clock.ANSWER_TIMEOUT) -> str:
         """Send a command line, and return the whole answer.
 
         :raises HaproxyError: when there is no complete answer in time.
@@ -61,7 +60,7 @@ class Runtime:
             sock.sendall(f"{command}\n".encode("ascii"))
             return _whole(sock)
 
-    def ask_at_once(self, command: str, *, timeout: float) -> str:
+    def ask_at_once(self, command: str, *, timeout: float = AT_ONCE_TIMEOUT) -> str:
         """Do as :meth:`ask` does, but let no other greenthread run meanwhile.
 
         :raises HaproxyError: when there is no complete answer in time.
@@ -95,14 +94,14 @@ class Runtime:
             if answer != "\n" * len(batch):
                 raise HaproxyError(cause=f"it did not change its map: {answer.strip()[:80]!r}")
 
-    def set_at_once(self, name: str, keys: Iterable[str], value: str, *, timeout: float) -> None:
+    def set_at_once(self, name: str, keys: Iterable[str], value: str) -> None:
         """Give entries of the map *name* another value; see :meth:`ask_at_once`.
 
         An address without an entry gets none.
 
         :raises HaproxyError: when there is no answer in time.
         """
-        self.ask_at_once(";".join(f"set map {name} {key} {value}" for key in keys), timeout=timeout)
+        self.ask_at_once(";".join(f"set map {name} {key} {value}" for key in keys))
 
     def replace(self, name: str, entries: Mapping[str, str]) -> None:
         """Replace all entries of the map *name* at one moment.
@@ -144,13 +143,13 @@ class Runtime:
         """
         return _rows(self.ask(f"show table {name} {condition}"))
 
-    def rows_at_once(self, name: str, keys: Iterable[str], *, timeout: float) -> Rows:
+    def rows_at_once(self, name: str, keys: Iterable[str]) -> Rows:
         """Return those rows of the stick-table *name*; see :meth:`ask_at_once`.
 
         :raises HaproxyError: when the answer is not a table.
         """
         commands = [f"show table {name} key {key}" for key in keys]
-        return _rows(self.ask_at_once(";".join(commands), timeout=timeout)) if commands else {}
+        return _rows(self.ask_at_once(";".join(commands))) if commands else {}
 
     def statistics(self) -> list[dict[str, str]]:
         """Return the rows of ``show stat``: one for each frontend, backend and server.
@@ -244,7 +243,7 @@ def _whole(sock: Any) -> str:
     data = bytearray()
     while piece := sock.recv(_PIECE):
         data += piece
-        if len(data) > ANSWER_MAX:
+        if len(data) > BODY_MAX:
             raise ValueError("the answer is too long")
     if not data.endswith(b"\n"):
         raise ValueError("the connection ended early")

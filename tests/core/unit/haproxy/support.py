@@ -98,8 +98,7 @@ class FakeRuntime:
             else:
                 self.map[key] = entry
 
-    def set_at_once(self, _name: str, keys: list[str], entry: str, *, timeout: float) -> None:
-        assert timeout < 1, "the daemon waits for it"
+    def set_at_once(self, _name: str, keys: list[str], entry: str) -> None:
         self._answer("set_at_once", waits=False)
         self.done.append(("at once", dict.fromkeys(keys, entry)))
         self.map.update((key, entry) for key in keys if key in self.map)
@@ -122,8 +121,7 @@ class FakeRuntime:
         self.asked.append(f"{name} {condition}".strip())
         return self.tables.get(name, {})
 
-    def rows_at_once(self, name: str, keys: list[str], *, timeout: float) -> Rows:
-        assert timeout < 1, "the daemon waits for it"
+    def rows_at_once(self, name: str, keys: list[str]) -> Rows:
         self._answer("rows_at_once")
         self.asked += keys
         return {key: row for key, row in self.tables.get(name, {}).items() if key in keys}

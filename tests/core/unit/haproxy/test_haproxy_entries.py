@@ -17,7 +17,6 @@ from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.engines.haproxy import runtime as runtime_module
 from dfmeta.proxy.engines.haproxy.config import COUNTED, IN_DOUBT, PARTS
 from dfmeta.proxy.engines.haproxy.entries import (
-    AT_ONCE,
     MANY,
     Entries,
     GuestMap,
@@ -27,6 +26,7 @@ from dfmeta.proxy.engines.haproxy.entries import (
     vm_token,
 )
 from dfmeta.proxy.engines.haproxy.runtime import COMMANDS, REQUEST, Runtime
+from dfmeta.proxy.replicator import BATCH
 from tests.core.unit.haproxy.support import FakeRuntime
 from tests.core.unit.support import (
     GUEST_IP6,
@@ -223,12 +223,12 @@ def test_haproxy_that_does_not_withdraw_gets_the_next_message_as_well(replica: R
 
 
 def test_of_many_guests_in_doubt_only_the_first_are_withdrawn_one_by_one(replica: Replica) -> None:
-    for number in range(AT_ONCE + 1):
+    for number in range(BATCH + 1):
         replica.tell(Endpoint(number), **{f"k{number}": "1"})
     replica.settle()
-    for number in range(AT_ONCE + 1):
+    for number in range(BATCH + 1):
         replica.map.withdraw(Endpoint(number))
-    assert sorted(replica.runtime.map.values()) == ["1"] + [IN_DOUBT] * AT_ONCE
+    assert sorted(replica.runtime.map.values()) == ["1"] + [IN_DOUBT] * BATCH
 
 
 def test_key_that_moves_is_the_new_ports_in_either_order(replica: Replica) -> None:
@@ -355,7 +355,7 @@ def test_answer_that_is_cut_short_or_not_text_is_refused(foreign: Foreign) -> No
 def test_answer_of_any_length_does_not_fill_the_memory(
     foreign: Foreign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_module, "ANSWER_MAX", 100)
+    monkeypatch.setattr(runtime_module, "BODY_MAX", 100)
     foreign.answers = [bytes(101)]
     with pytest.raises(HaproxyError, match="too long"):
         foreign.runtime.ask("show map m")

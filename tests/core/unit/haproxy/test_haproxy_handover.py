@@ -19,7 +19,6 @@ from dfmeta.http.server import Introduction
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Answer, Endpoint
-from dfmeta.proxy.engines.haproxy import handover
 from dfmeta.proxy.engines.haproxy.handover import (
     SIGNATURE,
     handover_server,
@@ -241,5 +240,5 @@ def test_header_that_ends_early_or_late_costs_that_connection_only(world: World)
     late, begun = world.connect(), clock.now()
     late.sendall(world.header()[:20])
     assert late.recv(1) == b""
-    assert clock.now() - begun == pytest.approx(handover.HEADER_TIMEOUT, abs=0.1)
+    assert clock.now() - begun == pytest.approx(clock.ANSWER_TIMEOUT, abs=0.1)
     assert world.ask(world.header()) == b"tap1"

@@ -75,8 +75,8 @@ def test_answer_waits_in_lua_for_at_most_hold_timeout() -> None:
     plan = replace(PLANS["plain"], hold_timeout=3.0)
     text = waiting(plan, GIVEN)
     assert 'Map.new("/proc/self/fd/6", Map._ip)' in text
-    assert "for _ = 1, 150 do" in text
-    assert "core.msleep(20)" in text
+    assert "for _ = 1, 300 do" in text
+    assert "core.msleep(10)" in text
     assert render(plan, replace(GIVEN, waiting=8)).count("lua.settle if doubt") == 2
     assert "lua" not in render(plan, GIVEN)
 
