@@ -54,13 +54,11 @@ RULE_FROM = 32764
 RULE_OIF = 32765
 """Priorities of our two rules; the specification shows the second."""
 MOVE_FIRST: Final = 0.004
-MOVE_MOST: Final = 300.0
-"""Seconds of the first pause between two moves of the rules, and of the longest. The program of a
-VPN adds some rules one after the other, and answers to guests must not leave by its tunnel."""
-QUARREL: Final = 1.0
-"""Seconds of a pause from which on it is logged that another program's rule comes first."""
+"""Seconds of the first pause between two moves of the rules. The program of a VPN adds some rules
+one after the other, and answers to guests must not leave by its tunnel."""
 CALM: Final = 60.0
-"""Seconds after the last pause until the rules move back to their own priorities."""
+"""Seconds of the longest pause, and after the last pause until the rules move back to their own
+priorities."""
 ROUTE_MTU = ipv6.MTU_MIN
 """Largest packet to a guest in bytes. Smaller links than tap-metadata's may follow behind a guest's
 port, such as a container's behind a VM on an overlay network, and no ICMP error of them reaches the
@@ -178,7 +176,7 @@ class HostSide:
         self._addresses: frozenset[IPv4Address | IPv6Address] = frozenset({wanted.address})
         self._made: dict[str, KernelObject] = {}
         """Name of an object that was made → the object."""
-        self._moves = Backoff(MOVE_FIRST, MOVE_MOST)
+        self._moves = Backoff(MOVE_FIRST, CALM)
         self._has_warned = False
         self.is_late = False
         """Whether the rule of another program still came before dfmeta's after the last check."""
@@ -386,7 +384,7 @@ class HostSide:
 
     def _warn(self, contender: Rule, now: float) -> None:
         """Log once that the rules do not come before *contender*, unless it is for a moment."""
-        if self._has_warned or now < self._moves.until < now + QUARREL:
+        if self._has_warned or now < self._moves.until < now + clock.CHECK_INTERVAL:
             return
         self._has_warned = True
         LOG.warning(

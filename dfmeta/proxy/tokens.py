@@ -45,7 +45,7 @@ TTL_MAX: Final = 21600
 KEY_FILE: Final = "token.key"
 KEY_BYTES: Final = 32
 NO_KEY: Final = f"it is not {KEY_BYTES} bytes long"
-KEY_MODE: Final = 0o600
+KEY_MODE: Final = stat.S_IRUSR | stat.S_IWUSR
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _VERSION: Final = 1

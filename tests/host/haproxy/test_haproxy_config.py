@@ -131,7 +131,7 @@ ODD = [
     request("GET /latest HTTP/1.1", "Expect: 100-continue"),
     request("GET /latest HTTP/1.1", "X-AWS-EC2-Metadata-Token: a"),
     request("GET /latest HTTP/1.1", "Accept: a", "Accept: b"),
-    request("GET /latest HTTP/1.1", *[f"A{number}: b" for number in range(25)]),
+    request("GET /latest HTTP/1.1", *[f"A{number}: b" for number in range(32)]),
     request("GET /latest HTTP/1.1", f"A: {'b' * 8000}"),
     request(f"GET /{'a' * 1600} HTTP/1.1"),
     b"GET /latest HTTP/1.1\r\n\r\n",

@@ -51,8 +51,9 @@ CONNECT_TIMEOUT: Final = 1.0
 """Seconds until another host of Nova, or the daemon, is tried."""
 FORGET: Final = 600
 """Seconds after which the counts of a guest without requests are forgotten."""
-ODD: Final = 20
-"""Failed requests of an address in ten seconds after which no more of them are logged."""
+LINES: Final = 20
+"""Lines in the log: of haproxy's own within a minute, and about failed requests of an address
+within ten seconds."""
 
 LAST: Final = "X-Dfmeta-Last"
 """Header of the daemon's answers to haproxy: the guest's connection ends with this answer."""
@@ -353,7 +354,8 @@ def _nova(name: str, plan: HaproxyPlan, given: Descriptors) -> Iterator[str]:
     yield "    acl well status 200:399"
     yield "    http-response sc-inc-gpc0(1) if well"
     if not plan.debug:
-        yield f"    http-response set-log-level silent if well or {{ sc1_http_err_rate gt {ODD} }}"
+        many = f"{{ sc1_http_err_rate gt {LINES} }}"
+        yield f"    http-response set-log-level silent if well or {many}"
     yield "    http-response del-header server"
     if plan.several:
         yield from _in_order(plan)

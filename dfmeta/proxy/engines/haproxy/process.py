@@ -26,6 +26,7 @@ from typing import Any, Final
 from dfmeta.errors import HaproxyError
 from dfmeta.proxy.engines.haproxy.config import (
     FRONTEND,
+    LINES,
     PER_CONNECTION,
     map_name,
     render,
@@ -35,7 +36,7 @@ from dfmeta.proxy.engines.haproxy.config import (
 from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan
-from dfmeta.proxy.engines.haproxy.runtime import Runtime
+from dfmeta.proxy.engines.haproxy.runtime import PIECE, Runtime
 from dfmeta.proxy.engines.supervisor import DRAIN, START_TIMEOUT
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import wait_for_io
@@ -50,9 +51,6 @@ IDLE: Final = 0.5
 to begin one."""
 SPARE: Final = 512
 """Descriptors beyond those of connections: servers, listeners, checks."""
-LINES: Final = 20
-"""Lines of a process' own in the log within a minute."""
-_LINE_MAX: Final = 65536
 _OWN_LINE: Final = re.compile(r"\[([A-Z]+)\]\s+\([0-9]+\)\s*:\s*(.*)")
 _LEVELS: Final[Mapping[str, int]] = {
     "NOTICE": logging.DEBUG,
@@ -355,13 +353,13 @@ def _read_lines(descriptor: int, take: Callable[[str], object]) -> None:
         while True:
             wait_for_io(descriptor, read=True)
             try:
-                data = os.read(descriptor, _LINE_MAX)
+                data = os.read(descriptor, PIECE)
             except BlockingIOError:
                 continue
             if not data:
                 return
             *lines, rest = (rest + data).split(b"\n")
-            rest = rest[-_LINE_MAX:]
+            rest = rest[-PIECE:]
             for line in lines:
                 take(line.decode("ascii", "replace"))
             threads.sleep(0)

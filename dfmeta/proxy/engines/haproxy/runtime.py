@@ -29,7 +29,8 @@ COMMANDS: Final = 64
 REQUEST: Final = 8192
 """Bytes of commands, or of a payload, that are sent at a time: haproxy closes the connection if its
 buffer has no room for them (tune.bufsize)."""
-_PIECE: Final = 65536
+PIECE: Final = 65536
+"""Bytes of one read, and of the longest line of haproxy's."""
 _ENTRY: Final = re.compile(r"0x[0-9a-f]+ (\S+) (.+)")
 _VERSION: Final = re.compile(r"New version created: ([0-9]+)\s*")
 
@@ -94,14 +95,16 @@ class Runtime:
             if answer != "\n" * len(batch):
                 raise HaproxyError(cause=f"it did not change its map: {answer.strip()[:80]!r}")
 
-    def set_at_once(self, name: str, keys: Iterable[str], value: str) -> None:
+    def set_at_once(
+        self, name: str, keys: Iterable[str], value: str, *, timeout: float = AT_ONCE_TIMEOUT
+    ) -> None:
         """Give entries of the map *name* another value; see :meth:`ask_at_once`.
 
         An address without an entry gets none.
 
         :raises HaproxyError: when there is no answer in time.
         """
-        self.ask_at_once(";".join(f"set map {name} {key} {value}" for key in keys))
+        self.ask_at_once(";".join(f"set map {name} {key} {value}" for key in keys), timeout=timeout)
 
     def replace(self, name: str, entries: Mapping[str, str]) -> None:
         """Replace all entries of the map *name* at one moment.
@@ -241,7 +244,7 @@ def _whole(sock: Any) -> str:
     :raises ValueError: when that is too much, not ASCII, or the end comes early.
     """
     data = bytearray()
-    while piece := sock.recv(_PIECE):
+    while piece := sock.recv(PIECE):
         data += piece
         if len(data) > BODY_MAX:
             raise ValueError("the answer is too long")

@@ -262,7 +262,7 @@ def test_many_lines_of_haproxy_are_counted_and_not_logged(
 def test_lines_are_read_in_pieces_and_only_the_end_of_a_long_one_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process_module, "_LINE_MAX", 8)
+    monkeypatch.setattr(process_module, "PIECE", 8)
     got: list[str] = []
     reading, writing = os.pipe()
     os.write(writing, b"one\ntwo\n0123456789abcdef\n\xff\n")
