@@ -17,6 +17,10 @@ from typing import Final, NamedTuple
 
 OFPORT_MAX = 0xFEFF
 """Highest number that OpenFlow gives to an ordinary port (OFPP_MAX is 0xff00, exclusive)."""
+VID_MAX: Final = 4094
+"""Largest VLAN id of a frame (IEEE 802.1Q, 9.6); the smallest is 1."""
+NAME_MAX: Final = 15
+"""Largest number of characters of a device's name (IFNAMSIZ of linux/if.h, without the NUL)."""
 
 
 class PortVlan(NamedTuple):

@@ -28,7 +28,6 @@ LOG = logging.getLogger(__name__)
 
 CONFIRM_TIMEOUT = 10.0
 """Seconds for the confirmation of a batch; Open vSwitch drops an idle bundle after as many."""
-MAX_XID = 0xFFFFFFFF
 _NO_BYTES = bytes(4)
 """FIONREAD's count of 0, an int of C."""
 
@@ -161,7 +160,7 @@ class Channel:
         """
         mods = list(mods)
         if bundle and mods:
-            self._bundles = self._bundles % MAX_XID + 1
+            self._bundles = self._bundles % ofp.MAX_XID + 1
             mods = self.wire.bundle(self._bundles, mods)
         barrier = self.wire.barrier()
         for message in (*mods, barrier):
@@ -227,7 +226,7 @@ class Channel:
             pending.finish()
 
     def _number(self, message: Any) -> None:
-        self._xid = self._xid % MAX_XID + 1
+        self._xid = self._xid % ofp.MAX_XID + 1
         message.set_xid(self._xid)
 
     def _put(self, messages: list[Any]) -> None:

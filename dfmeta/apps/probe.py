@@ -16,6 +16,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from os_ken.lib.packet.tcp import TCP_ACK, TCP_RST, TCP_SYN
+from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.channel import Channel
 from dfmeta.errors import DfmetaError, PacketError
@@ -37,8 +38,6 @@ INTERVAL: Final = 10.0
 """Seconds between two probes while probes are answered; else one takes place at each check."""
 FAILURES: Final = 2
 """Number of consecutive probes without an answer after which the path counts as interrupted."""
-FROM_CONTROLLER: Final = 0xFFFFFFFD
-"""OFPP_CONTROLLER (OpenFlow 1.3.5, A.2.1): in_port of a packet-out that comes from no port."""
 _LOWEST_PORT: Final = 32768
 _PORTS: Final = 28232
 
@@ -254,7 +253,7 @@ class Probe:
         source = label if label is not None else NEXT_HOP_MAC
         frame = write_segment(segment, source_mac=source, destination_mac=tap.mac)
         wire = self._channel.wire
-        self._channel.post([wire.packet_out(FROM_CONTROLLER, (Output(tap.ofport),), frame)])
+        self._channel.post([wire.packet_out(ofp.OFPP_CONTROLLER, (Output(tap.ofport),), frame)])
 
     def _or_no_lead(self) -> str:
         table = self._channel.layout.classification_table

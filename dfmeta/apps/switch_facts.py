@@ -36,8 +36,6 @@ _NAMED_PORTS = {
     ofp.OFPP_CONTROLLER: "CONTROLLER",
     ofp.OFPP_LOCAL: "LOCAL",
 }
-_SAME_TABLE = 255
-"""OFPTT_ALL in a resubmit: the table of the flow itself (ovs-actions(7))."""
 
 T = TypeVar("T")
 
@@ -271,7 +269,7 @@ def _resubmits_to(action: Any, table: int) -> bool:
     if isinstance(action, ofp_parser.NXActionResubmit):
         return True
     to = getattr(action, "table_id", None)
-    return isinstance(action, ofp_parser.NXActionResubmitTable) and to in (table, _SAME_TABLE)
+    return isinstance(action, ofp_parser.NXActionResubmitTable) and to in (table, ofp.OFPTT_ALL)
 
 
 def _text(action: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from dfmeta.attach.model import Attachment, AttachmentRequest, AttachmentStatus, Network
 from dfmeta.errors import AttachDriverError, AttachError
-from dfmeta.model import Answer, is_unicast
+from dfmeta.model import VID_MAX, Answer, is_unicast
 from dfmeta.store import strictjson
 
 JSON: Final = "application/json"
@@ -125,7 +125,6 @@ IFNAME: Final = re.compile(r"[!-$&-.0-9;-~]{1,15}", re.ASCII)
 linux/if.h is 16, with the final NUL."""
 NETWORK: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.ASCII)
 BOOT_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-VID_MAX: Final = 4094
 AVOID_MAX: Final = 64
 """VLAN ids that one request may exclude."""
 LABELS_MAX: Final = 16

@@ -20,6 +20,7 @@ from oslo_config import cfg
 
 from dfmeta.cli.common import cell_text, config_files_option, load_config, shown
 from dfmeta.errors import NoRecordError, RecordError
+from dfmeta.http.client import TOKEN_MAX
 from dfmeta.sources.domain import Domain, Folders
 from dfmeta.store.api import checks
 from dfmeta.store.api.client import StoreClient
@@ -31,8 +32,6 @@ from dfmeta.store.guest import defaults
 INSTANCE: Final = "INSTANCE"
 STDIN: Final = "-"
 TOKEN: Final = "DFMETA_TOKEN"  # noqa: S105  # the variable's name
-TOKEN_MAX: Final = 16 * 1024
-"""Bytes; more than servers accept in a header."""
 
 Records = Repository | StoreClient
 

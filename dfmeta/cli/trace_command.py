@@ -33,8 +33,8 @@ from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.flows.port_down import cut_of
 from dfmeta.flows.reading import read_service
-from dfmeta.identity.key import VID_MAX, MetaKeys
-from dfmeta.model import OBSERVED, Endpoint, GuestAddress, PortState
+from dfmeta.identity.key import MetaKeys
+from dfmeta.model import OBSERVED, VID_MAX, Endpoint, GuestAddress, PortState
 from dfmeta.ovsdb.rows import RESTORE_WAIT, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder

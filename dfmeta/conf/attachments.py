@@ -18,6 +18,7 @@ from oslo_config import cfg, types
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.conf.kinds import Several, Text, ipv4_network
 from dfmeta.errors import ConfigError
+from dfmeta.model import VID_MAX
 
 GROUP: Final = cfg.OptGroup(
     name="attachments",
@@ -27,7 +28,6 @@ GROUP: Final = cfg.OptGroup(
 )
 NETWORK: Final = "attachment_network:"
 """Beginning of the name of a network's group."""
-VID_MAX: Final = 4094
 _VIDS: Final = "2:4000"
 _RANGE: Final = re.compile(r"[0-9]{1,4}:[0-9]{1,4}", re.ASCII)
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.ASCII)

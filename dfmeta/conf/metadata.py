@@ -14,7 +14,7 @@ from oslo_config import cfg
 from dfmeta.conf.kinds import Text, ipv4_network
 from dfmeta.errors import ConfigError
 from dfmeta.identity.key import Keys, MetaKeys
-from dfmeta.model import MetaNames, is_unicast
+from dfmeta.model import NAME_MAX, MetaNames, is_unicast
 
 GROUP: Final = cfg.OptGroup(
     name="METADATA",
@@ -28,8 +28,6 @@ TAP: Final = "tap-meta"
 """Name of the internal port, as metadata_path has it."""
 _CIDR: Final = "240.0.0.0/16"
 _BASE_MAC: Final = "fa:16:ee:00:00:00"
-_NAME_MAX: Final = 15
-"""Maximum length of a port's name (IFNAMSIZ of linux/if.h, without the final NUL)."""
 
 
 OPTS: Final = [
@@ -134,10 +132,10 @@ def check(conf: cfg.ConfigOpts) -> None:
             remedy=f"Give one such as {_BASE_MAC}",
         )
     longest = max(names[:4], key=len)
-    if len(longest) > _NAME_MAX:
+    if len(longest) > NAME_MAX:
         raise ConfigError(
             option="[df_metadata] meta_bridge",
             value=conf.df_metadata.meta_bridge,
-            cause=f"the name {longest} of its port is longer than {_NAME_MAX} characters",
+            cause=f"the name {longest} of its port is longer than {NAME_MAX} characters",
             remedy="Give a shorter name, such as br-meta",
         )

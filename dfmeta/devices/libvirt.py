@@ -21,6 +21,7 @@ from dfmeta.devices.elements import DomainReader
 from dfmeta.devices.rules import Candidate, TagRule, pick
 from dfmeta.devices.schema import NONE
 from dfmeta.errors import DomainError, TagRuleError
+from dfmeta.model import VID_MAX
 
 Facts = Mapping[str, str]
 """A device's element: ``path@attribute`` or ``path`` of each part below it → the value."""
@@ -32,7 +33,6 @@ _TEXTS: Final = frozenset({"uuid", "name", "os/type"})
 _TEXT_MAX: Final = 4096
 _MAC: Final = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", re.ASCII)
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_VLAN_MAX: Final = 4094
 _FOUND_BY: Final = frozenset({"address", "serial", "path", "mac"})
 _PCI_LIMITS: Final = (1 << 32, 256, 32, 8)
 _NUMBER: Final = re.compile(r"0x[0-9a-fA-F]{1,8}|[0-9]{1,9}", re.ASCII)
@@ -182,7 +182,7 @@ def _vlan(facts: Facts) -> int | None:
     tag = facts.get("tags", "").strip()
     if facts.get("@type") != "hostdev" or not re.fullmatch("[0-9]{1,4}", tag, re.ASCII):
         return None
-    return int(tag) if 1 <= int(tag) <= _VLAN_MAX else None
+    return int(tag) if 1 <= int(tag) <= VID_MAX else None
 
 
 def _disks(

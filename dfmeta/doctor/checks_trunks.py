@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from dfmeta.doctor.facts import KnownPort
-from dfmeta.doctor.finding import Finding, listed, ok, warning, wrong
+from dfmeta.doctor.finding import NEARLY_FULL, Finding, listed, ok, warning, wrong
 from dfmeta.model import ATTACHMENT_KEY as KEY
 from dfmeta.model import Port, PortKind
 from dfmeta.ovsdb.rows import Interface, Snapshot
@@ -18,8 +18,6 @@ _ACCESS: Final = "access"
 """The vlan_mode of a port that passes no tagged frames."""
 LATE: Final = 60.0
 """Seconds after which an attachment that is not active needs the operator."""
-NEARLY: Final = 0.9
-"""Part of a VM's attachments that may be in use without a warning."""
 ACTIVE: Final = "active"
 LEAVING: Final = "leaving"
 _TRUNK: Final = ("dfmeta", "trunk")
@@ -272,7 +270,9 @@ def _full(facts: AttachmentFacts) -> Iterator[Finding]:
     counts: dict[str, int] = {}
     for row in facts.rows:
         counts[row.port] = counts.get(row.port, 0) + 1
-    full = {port: count for port, count in counts.items() if count >= NEARLY * facts.options.most}
+    full = {
+        port: count for port, count in counts.items() if count >= NEARLY_FULL * facts.options.most
+    }
     if full:
         texts = (f"{port} has {count} of {facts.options.most}" for port, count in full.items())
         yield warning(

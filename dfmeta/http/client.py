@@ -69,6 +69,9 @@ def is_cut(error: ssl.SSLError) -> bool:
 
 TIMEOUT: Final = 60.0
 """Seconds for a request of a command and its whole answer: a server may have work to do for it."""
+TOKEN_MAX: Final = 16384
+"""Characters of a token: servers accept no longer header, and an issuer that puts many groups into
+one needs some thousands."""
 BODY_MAX: Final = 24 << 20
 """Bytes. User-data has up to 16 MiB (:data:`dfmeta.store.api.checks.USERDATA_MAX`), and base64
 needs a third more."""

@@ -23,7 +23,7 @@ from dfmeta.errors import UpstreamLostError, UpstreamStaleError
 from dfmeta.http import responses
 from dfmeta.http.client import ClientConnection, HttpRequest
 from dfmeta.http.http1 import host_header
-from dfmeta.http.responses import HttpResponse
+from dfmeta.http.responses import PIECE, HttpResponse
 from dfmeta.model import HttpHost
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import green_socket, original, wait_for_io
@@ -31,8 +31,6 @@ from dfmeta.runtime.threads import green_socket, original, wait_for_io
 ADDRESS_PATIENCE: Final = 2.0
 """Seconds for each address of a name except the last: with one dead address of two, no request
 fails."""
-SHARE: Final = 65536
-"""Bytes of an answer after which the greenthread yields: available data is read without a wait."""
 POOL_SIZE: Final = 128
 """Idle connections to each server, of all instances."""
 OF_INSTANCE: Final = 8
@@ -116,7 +114,7 @@ class KeptConnection(ClientConnection, httplib2.HTTPConnectionWithTimeout):  # t
     def _receive_some(self, size: int) -> bytes:
         data: bytes = self._receive_plain(size) if self._context is None else self.sock.recv(size)
         self._read += len(data)
-        if self._read >= SHARE:
+        if self._read >= PIECE:
             self._read = 0
             threads.sleep(0)
         return data

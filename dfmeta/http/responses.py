@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import NamedTuple
 
 from dfmeta.errors import BadRequestError, UpstreamAnswerError, UpstreamLostError
@@ -25,6 +26,8 @@ CHUNKS_MAX = 65536
 INTERIM_MAX = 8
 """Answers of class 1xx before the final answer."""
 PIECE = 65536
+"""Bytes of one read, and of those after which a greenthread yields: data that are there are read
+without a wait."""
 
 Receive = Callable[[int], bytes]
 """Return at least one and at most this many bytes; empty at the end of the connection."""
@@ -36,7 +39,6 @@ _START = b"HTTP/1."
 _TLS = frozenset({0x15, 0x16})
 """First byte of a TLS alert and of a handshake (RFC 8446, 5.1)."""
 _BODILESS = frozenset({204, 304})
-_SWITCHING = 101
 
 
 class HttpResponse(NamedTuple):
@@ -83,7 +85,7 @@ def read_response(
         top = _read_top(section)
         if top.status >= 200:
             break
-        if top.status == _SWITCHING:
+        if top.status == HTTPStatus.SWITCHING_PROTOCOLS:
             raise _refuse("it switches protocols without a request to do so")
         interim = True
     else:

@@ -40,14 +40,13 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
 from dfmeta.errors import KeyRangeError
-from dfmeta.model import OFPORT_MAX, Endpoint
+from dfmeta.model import OFPORT_MAX, VID_MAX, Endpoint
 
 BASE = 0x80000000
 SLOT_SHIFT = 28
 VID_SHIFT = 16
 OFPORT_MASK = 0xFFFF
 VID_MASK = 0x0FFF
-VID_MAX = 4094
 SLOTS = (0, 1, 2, 3, 4, 5, 7)
 """Slots of IPv4 in the order in which they are assigned. Slot 6 would be 224.0.0.0/4, multicast,
 which Linux drops as martian; replies to the others were observed to arrive."""

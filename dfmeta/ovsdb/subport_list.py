@@ -21,12 +21,11 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from dfmeta.errors import SubportListError
+from dfmeta.model import VID_MAX
 from dfmeta.ovsdb.external_ids import instance_of, project_of, wrong_mac
 
 KEY: Final = "dfmeta-subports"
 """Key in ``external_ids`` of a parent's Interface row."""
-VID_MAX: Final = 4094
-"""Largest VLAN id of a frame (IEEE 802.1Q, 9.6); the smallest is 1."""
 MTU: Final = (68, 65535)
 """Smallest MTU of IPv4 (RFC 791), and the largest one of a device."""
 SIZE_MAX: Final = 1 << 20

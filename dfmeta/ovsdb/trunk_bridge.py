@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dfmeta.errors import UsageError
+from dfmeta.model import NAME_MAX
 from dfmeta.ovsdb.idl import Columns, OvsdbClient, verify
 from dfmeta.ovsdb.rows import Interface, Rows
 from dfmeta.ovsdb.subport_list import KEY
@@ -34,8 +35,6 @@ BRIDGE: Final = "tbr-"
 """Beginning of the name of a trunk's bridge."""
 OUTER: Final = "tpt-"
 """Beginning of the name of the parent's patch port on the trunk's bridge."""
-NAME_MAX: Final = 15
-"""Maximum number of characters of the name of a port (IFNAMSIZ - 1)."""
 BRIDGE_NAME_MAX: Final = 14
 """Maximum number of characters of the name of a bridge, as in Neutron."""
 MARK: Final = ("dfmeta", "trunk")

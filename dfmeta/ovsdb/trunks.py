@@ -21,9 +21,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from dfmeta.model import PortKind
+from dfmeta.model import VID_MAX, PortKind
 from dfmeta.ovsdb.rows import PATCH, Interface
-from dfmeta.ovsdb.subport_list import KEY, VID_MAX
+from dfmeta.ovsdb.subport_list import KEY
 
 PARENT: Final = "tpi-"
 _KINDS: Final = {PARENT: PortKind.PARENT, "spi-": PortKind.SUBPORT}

@@ -22,12 +22,12 @@ from typing import Any, Final, TypeVar
 
 from dfmeta.attach.model import Attachment, Found, Network, Parent
 from dfmeta.errors import AttachDriverError, OvsdbError
-from dfmeta.model import ATTACHMENT_KEY
+from dfmeta.model import ATTACHMENT_KEY, NAME_MAX
 from dfmeta.model import ATTACHMENT_KEY as KEY
 from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.idl import Act, Ovsdb, reconfigure, verify
 from dfmeta.ovsdb.rows import Interface, InterfacePlace, Rows, without_number
-from dfmeta.ovsdb.trunk_bridge import NAME_MAX, agent_of, is_ours, new_port
+from dfmeta.ovsdb.trunk_bridge import agent_of, is_ours, new_port
 from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.ovsdb.vif import ADDRESS_KEY, INSTANCE_KEY
 from dfmeta.ovsdb.vswitchd import Vswitchd, VswitchdError

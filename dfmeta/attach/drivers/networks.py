@@ -13,6 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
 from typing import Any, Final
 
@@ -28,7 +29,6 @@ LOG = logging.getLogger(__name__)
 
 ADDRESSES: Final = 600.0
 """Seconds after which the addresses of other ports are read again; a subnet may have thousands."""
-_NOT_FOUND: Final = 404
 _READABLE: Final = (AddressValueError, NetmaskValueError, ValueError, KeyError, TypeError)
 
 
@@ -182,7 +182,7 @@ def _get(
     try:
         return ask(value)
     except SourceError as error:
-        if error.fields.get("status") != _NOT_FOUND:
+        if error.fields.get("status") != HTTPStatus.NOT_FOUND:
             raise
         raise _wrong(name, option, value, "Neutron does not know it") from error
 

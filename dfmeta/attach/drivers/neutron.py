@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 
 from dfmeta.attach.drivers.networks import NeutronNetworks
@@ -74,8 +75,6 @@ _ABOUT_THE_REQUEST: Final[Mapping[str, tuple[type[AttachError], str, str]]] = {
         "Ask for another, or for none",
     ),
 }
-_NOT_ALLOWED: Final = (401, 403)
-_SERVER_ERROR: Final = 500
 
 
 def refusal_of(error: SourceError) -> AttachError:
@@ -89,9 +88,9 @@ def refusal_of(error: SourceError) -> AttachError:
     if kind in _ABOUT_THE_REQUEST:
         made, cause, remedy = _ABOUT_THE_REQUEST[kind]
         return made(cause=cause, remedy=remedy)
-    if not isinstance(status, int) or not status or status >= _SERVER_ERROR:
+    if not isinstance(status, int) or not status or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return AttachDriverError(cause="Neutron does not answer", whole=True)
-    if status in _NOT_ALLOWED:
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return AttachDriverError(cause="Neutron refuses the account of the host", whole=True)
     return AttachDriverError(cause="Neutron refuses the port of the container")
 
@@ -108,7 +107,6 @@ LOG = logging.getLogger(__name__)
 
 FRESH: Final = 60.0
 """Seconds for which a trunk that can be used is not asked for again."""
-_NOT_FOUND, _CONFLICT = 404, 409
 _ERROR: Final = "ERROR"
 
 
@@ -310,7 +308,7 @@ class NeutronDriver:
         try:
             self._neutron.add(trunk.id, wanted)
         except SourceError as error:
-            if error.fields.get("status") != _CONFLICT:
+            if error.fields.get("status") != HTTPStatus.CONFLICT:
                 raise
             now = self._ask(trunk.parent).trunk
             if now is None:
@@ -339,7 +337,7 @@ class NeutronDriver:
                 self._neutron.remove(trunk.id, sorted(ports))
         except SourceError as error:
             # A trunk that is switched off refuses also the removal of what is not on it.
-            if error.fields.get("status") not in (_NOT_FOUND, _CONFLICT):
+            if error.fields.get("status") not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
             self._remove_left(parent, ports)
         for port in sorted(ports):
@@ -356,7 +354,7 @@ class NeutronDriver:
         try:
             self._neutron.delete(port)
         except SourceError as error:
-            if error.fields.get("status") != _NOT_FOUND:
+            if error.fields.get("status") != HTTPStatus.NOT_FOUND:
                 raise
 
     # Trunks

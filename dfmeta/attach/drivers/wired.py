@@ -22,6 +22,7 @@ from dfmeta.attach.drivers.local import INNER
 from dfmeta.attach.model import Attachment, Parent
 from dfmeta.errors import AttachDriverError, OvsdbError, SubportListError
 from dfmeta.model import ATTACHMENT_KEY as KEY
+from dfmeta.model import NAME_MAX
 from dfmeta.ovsdb.idl import Act, Ovsdb
 from dfmeta.ovsdb.rows import Interface, Rows, without_number
 from dfmeta.ovsdb.subport_list import KEY as LIST_KEY
@@ -33,7 +34,6 @@ from dfmeta.ovsdb.subport_list import (
     without_attachments,
     write_list,
 )
-from dfmeta.ovsdb.trunk_bridge import NAME_MAX
 from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.ovsdb.vif import INSTANCE_KEY
 from dfmeta.runtime import clock

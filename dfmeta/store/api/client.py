@@ -67,7 +67,6 @@ _REMEDIES: Final = {
     507: "Free space on the disk of its database, and repeat the command",
     413: "Raise [store] max_body on that host: it is the largest body that its API accepts",
 }
-FORBIDDEN: Final = 403
 _READS: Final = (
     "put keeps the parts that are not given, so it reads the record first: give a token with the "
     "scopes read and write (dfmeta token create --scope read --scope write). With write alone, "
@@ -132,7 +131,7 @@ class StoreClient:
         try:
             before, had = self._read(record_id)
         except StoreRefusedError as error:
-            if error.fields["status"] != FORBIDDEN:
+            if error.fields["status"] != HTTPStatus.FORBIDDEN:
                 raise
             if networks is KEEP or not (whole := _whole(document, userdata)):
                 raise StoreRefusedError(**{**error.fields, "remedy": _READS}) from error

@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from dfmeta.errors import Forbidden, Unauthorized
+from dfmeta.http.client import TOKEN_MAX
 
 EXPECTED: Final = 'expected format: "Bearer token"'
 MISSING: Final = f"missing authorization header, {EXPECTED}"
 MALFORMED: Final = f"invalid authorization header, {EXPECTED}"
 INVALID: Final = "invalid auth token"
 DENIED: Final = "not authorized, missing required scope"
-TOKEN_MAX: Final = 16384
-"""Characters of a token; an issuer that puts many groups into one needs some thousands."""
 SCOPES_SHOWN: Final = 32
 """Maximum number of a token's scopes that an answer names."""
 

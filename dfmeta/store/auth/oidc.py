@@ -4,7 +4,7 @@ A token is valid if one of the issuer's keys has signed it, with an asymmetric a
 the key; if issuer and audience are the configured ones; and if it is valid at this time.
 
 Keys change while the service runs: an unknown key id causes a new fetch. Any client can send
-unknown key ids, so this happens at most once in :data:`SEARCH_PAUSE` for all clients together. A
+unknown key ids, so this happens at most once in :data:`LONGEST_PAUSE` for all clients together. A
 request with an unknown key id that arrives during a fetch waits for its result, and does not cause
 another one. Fetched keys stay valid while the issuer does not answer.
 
@@ -29,6 +29,7 @@ import jwt
 from dfmeta.errors import AuthUnavailable, IssuerError, UpstreamError
 from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 from dfmeta.store.auth.caller import Client
 
 LOG = logging.getLogger(__name__)
@@ -65,8 +66,6 @@ KEYS_MAX: Final = 64
 
 LIFESPAN: Final = 300.0
 """Seconds after which the keys are fetched again, and a withdrawn key is no longer accepted."""
-SEARCH_PAUSE: Final = 5.0
-"""Seconds between two fetches for unknown key ids."""
 
 UNAVAILABLE: Final = "authentication is not available at the moment"
 _PUBLIC: Final = frozenset({"kty", "kid", "alg", "crv", "n", "e", "x", "y"})
@@ -287,7 +286,7 @@ class KeyCache:
         with self._lock:
             now = clock.now()
             if self._keys and now >= self._search_due:
-                self._search_due = now + SEARCH_PAUSE
+                self._search_due = now + LONGEST_PAUSE
                 self._load()
 
     def _load(self) -> None:

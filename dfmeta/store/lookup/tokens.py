@@ -21,18 +21,14 @@ from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
 from dfmeta.errors import LookupAnswerError, LookupAwayError
-from dfmeta.http.client import HttpClient, UrlRequest
+from dfmeta.http.client import TOKEN_MAX, HttpClient, UrlRequest
 from dfmeta.runtime import clock
 from dfmeta.store.lookup.upstream import fetch
 from dfmeta.store.strictjson import loads_object
 
-TOKEN_MAX: Final = 16384
-"""Maximum bytes of a token, the limit of servers for a header."""
 TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 """Characters that a header can hold unchanged, without spaces (RFC 6750, 2.1)."""
 DISCOVERY: Final = "/.well-known/openid-configuration"
-EARLY: Final = 30.0
-"""Seconds before its expiry at which a token is no longer used; at most a tenth of its lifetime."""
 LIFE: Final = 300.0
 """Lifetime of a token in seconds if the issuer does not give one."""
 _ERRORS: Final = frozenset(
@@ -158,7 +154,7 @@ class IssuerToken:
         sound = isinstance(token, str) and len(token) < 65536 and TOKEN.fullmatch(token)
         if not sound or str(answer.get("token_type", "bearer")).lower() != "bearer":
             raise self._away("the token endpoint's answer contains no bearer token")
-        self._token, self._until = token, begun + life - min(EARLY, life / 10)
+        self._token, self._until = token, begun + life - life / 10
 
     def _discover(self, deadline: float) -> tuple[str, bool]:
         """Return the token endpoint, and whether it takes the secret in a header."""

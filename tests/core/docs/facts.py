@@ -66,7 +66,7 @@ EACH, EACH4 = (len(guest_flows(ServedEndpoint(Endpoint(2)), tap)) for tap in (BO
 
 
 def _decisions() -> Iterable[str]:
-    assert (len(key.SLOTS), key.VID_MAX.bit_length()) == (7, 12)
+    assert (len(key.SLOTS), model.VID_MAX.bit_length()) == (7, 12)
     (inner,) = TAP_VLAN.cvlans
     yield f"from {Layout().table_base} up"
     yield f"``tag={TAP_VLAN.tag} vlan_mode={TAP_VLAN.vlan_mode} cvlans={inner}``"
@@ -148,7 +148,7 @@ def _store_access() -> Iterable[str]:
     yield from (f"dfmeta token {name} --config-file FILE" for name in token.commands)
     yield f"with {oidc.LEEWAY:g} seconds for clocks"
     yield f"every {oidc.LIFESPAN:g} seconds"
-    yield f"once in {oidc.SEARCH_PAUSE:g} seconds at most"
+    yield f"once in {throttle.LONGEST_PAUSE:g} seconds at most"
     yield f"may take {clock.ANSWER_TIMEOUT:g} seconds and have {oidc.ANSWER_MAX} bytes"
     yield f"RSA keys of {oidc.RSA_BITS} bits"
     *most, last = (*oidc.RSA_ALGORITHMS, *oidc.CURVES.values())

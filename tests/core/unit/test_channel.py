@@ -8,7 +8,7 @@ import eventlet
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.apps.channel import MAX_XID, Channel, error_text
+from dfmeta.apps.channel import Channel, error_text
 from dfmeta.errors import NotConnectedError, SwitchError, SwitchTimeoutError
 from dfmeta.flows.integration_bridge import fixed_flows
 from dfmeta.flows.pipeline import Layout
@@ -97,10 +97,10 @@ def test_no_two_messages_share_an_xid_and_no_two_bundles_a_number(
 
 
 def test_xids_start_again_after_the_highest(channel: Channel, datapath: Datapath) -> None:
-    channel._xid = MAX_XID - 1
+    channel._xid = ofp.MAX_XID - 1
     channel.post([channel.wire.barrier(), channel.wire.barrier()])
     let_hub_run()
-    assert [message.xid for message in datapath.sent] == [MAX_XID, 1]
+    assert [message.xid for message in datapath.sent] == [ofp.MAX_XID, 1]
 
 
 def test_a_batch_is_confirmed_by_its_own_barrier_alone(

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from dfmeta.flows.flow import Flow, Move, SetField
 from dfmeta.flows.integration_bridge import ServedEndpoint, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import Purpose, Stage
-from dfmeta.identity.key import SLOTS, SLOTS6, VID_MAX
+from dfmeta.identity.key import SLOTS, SLOTS6
+from dfmeta.model import VID_MAX
 from tests.core.unit.support import TAP6, guests
 from tests.harness.examples import examples
 

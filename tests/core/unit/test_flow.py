@@ -21,8 +21,7 @@ from dfmeta.flows.flow import (
     frames_of,
 )
 from dfmeta.flows.pipeline import Purpose, Stage
-from dfmeta.identity.key import VID_MAX
-from dfmeta.model import OFPORT_MAX, Endpoint
+from dfmeta.model import OFPORT_MAX, VID_MAX, Endpoint
 
 TCP = {"eth_type": 0x0800, "ip_proto": 6}
 ARP = {"eth_type": 0x0806}

@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dfmeta.errors import KeyRangeError
-from dfmeta.identity.key import IN_PORT, PREFIX6, SLOT6, SLOTS, SLOTS6, VID_MAX, Keys, slot_in_key
-from dfmeta.model import OFPORT_MAX, Endpoint
+from dfmeta.identity.key import IN_PORT, PREFIX6, SLOT6, SLOTS, SLOTS6, Keys, slot_in_key
+from dfmeta.model import OFPORT_MAX, VID_MAX, Endpoint
 
 ENDPOINTS = st.builds(Endpoint, st.integers(1, OFPORT_MAX), st.integers(0, VID_MAX))
 ADDRESSES = st.integers(0, 0xFFFFFFFF).map(IPv4Address)

@@ -9,9 +9,10 @@ from typing import Any, cast
 import eventlet
 import pytest
 from os_ken.lib.packet.tcp import TCP_ACK, TCP_RST, TCP_SYN
+from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.channel import Channel
-from dfmeta.apps.probe import FAILURES, FROM_CONTROLLER, Probe
+from dfmeta.apps.probe import FAILURES, Probe
 from dfmeta.errors import NotConnectedError
 from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.pipeline import Layout
@@ -42,7 +43,7 @@ class Host:
         return self
 
     def packet_out(self, ofport: int, actions: Any, frame: bytes) -> bytes:
-        assert (ofport, [action.port for action in actions]) == (FROM_CONTROLLER, [TAP.ofport])
+        assert (ofport, [action.port for action in actions]) == (ofp.OFPP_CONTROLLER, [TAP.ofport])
         return frame
 
     def post(self, frames: list[bytes]) -> None:

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.errors import SubportListError
+from dfmeta.model import VID_MAX
 from dfmeta.ovsdb.subport_list import (
     FAULTS_MAX,
     SIZE_MAX,
-    VID_MAX,
     ListClaim,
     ListEntry,
     claims,

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from dfmeta.errors import AuthUnavailable, Forbidden, IssuerError, Unauthorized
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import LONGEST_PAUSE
 from dfmeta.store.auth import oidc as auth_keys
 from dfmeta.store.auth.caller import INVALID, Authorizer
 from dfmeta.store.auth.oidc import (
     ANSWER_MAX,
     LEEWAY,
     LIFESPAN,
-    SEARCH_PAUSE,
     SUBJECT_SHOWN,
     KeyCache,
     OidcSettings,
@@ -297,7 +297,7 @@ def test_forged_key_ids_do_not_hammer_the_issuer(issuer: Issuer, rig: Rig) -> No
         for number in range(20):
             assert not rig.passes(issuer.token(OTHER, f"forged-{step}-{number}", scope="read"))
         assert issuer.fetches[KEYS] == 2 + step
-        CLOCK.advance(SEARCH_PAUSE)
+        CLOCK.advance(LONGEST_PAUSE)
     assert rig.passes(issuer.token(KEY, scope="read"))
 
 

@@ -10,14 +10,13 @@ from urllib.parse import parse_qs
 import pytest
 
 from dfmeta.errors import ConfigError, LookupAnswerError, LookupAwayError, StoreError
+from dfmeta.http.client import TOKEN_MAX
 from dfmeta.http.responses import HttpResponse
 from dfmeta.store.db.record import Kind
 from dfmeta.store.db.repository import Repository
 from dfmeta.store.lookup.tokens import (
     DISCOVERY,
-    EARLY,
     LIFE,
-    TOKEN_MAX,
     Credentials,
     FileToken,
     IssuerToken,
@@ -103,11 +102,11 @@ def test_credentials_are_in_a_header_or_in_the_form_as_the_issuer_wants(
 
 def test_a_token_is_kept_until_shortly_before_its_end(issuer: Issuer, build: Build) -> None:
     for given, life in (
-        ({"expires_in": 3600}, 3600 - EARLY),
+        ({"expires_in": 3600}, 3240),
         ({"expires_in": 10}, 9),
         ({"expires_in": "100"}, 90),
-        ({}, LIFE - EARLY),
-        ({"expires_in": 0}, LIFE - EARLY),
+        ({}, LIFE - LIFE / 10),
+        ({"expires_in": 0}, LIFE - LIFE / 10),
     ):
         issuer.token = given
         tokens = build()
