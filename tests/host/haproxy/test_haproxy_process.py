@@ -245,7 +245,7 @@ def test_program_that_fails_or_that_its_user_may_not_run_has_no_version(
     path = folder / "stand-in"
     program = Program(binary=str(path), user="")
     # The limit itself is met by the program that sleeps.
-    monkeypatch.setattr(services, "_VERSION_TIMEOUT", 0.5)
+    monkeypatch.setattr(services, "ANSWER_TIMEOUT", 0.5)
     version = "echo 'HAProxy version 3.0.1 2024/06/10'"
     for text, mode, has_version in (
         (version, 0o755, True),
