@@ -30,7 +30,8 @@ class DfmetaError(Exception):
 
     def __init__(self, **fields: object) -> None:
         self.fields = fields
-        super().__init__(self.sentence.format(**{**fields, **_shortened(fields)}))
+        values = {name: short(str(fields[name])) for name in _VALUES if name in fields}
+        super().__init__(self.sentence.format(**(fields | values)))
 
     @property
     def cause(self) -> str:
@@ -63,9 +64,9 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
 
-def _shortened(fields: dict[str, object]) -> dict[str, object]:
-    texts = {name: str(fields[name]) for name in _VALUES if isinstance(fields.get(name), str)}
-    return {name: f"{text[:SHOWN]}..." for name, text in texts.items() if len(text) > SHOWN}
+def short(text: str) -> str:
+    """Return a value in the length that an error may repeat."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 class ConfigError(DfmetaError):

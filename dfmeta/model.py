@@ -19,6 +19,10 @@ OFPORT_MAX = 0xFEFF
 """Highest number that OpenFlow gives to an ordinary port (OFPP_MAX is 0xff00, exclusive)."""
 VID_MAX: Final = 4094
 """Largest VLAN id of a frame (IEEE 802.1Q, 9.6); the smallest is 1."""
+TTL_MAX: Final = 21600
+"""Seconds for which a token may be valid; EC2's limit."""
+MTU: Final = (68, 65535)
+"""Smallest MTU of IPv4 (RFC 791), and the largest one of a device."""
 NAME_MAX: Final = 15
 """Largest number of characters of a device's name (IFNAMSIZ of linux/if.h, without the NUL)."""
 

@@ -26,7 +26,7 @@ from dfmeta.attach.documents import NOT_HERE, ApiRefusalError, json_answer, refu
 from dfmeta.attach.limits import Alone
 from dfmeta.attach.model import Attachment, Network, Parent, unknown_network
 from dfmeta.errors import AttachError
-from dfmeta.model import Answer, GuestRequest, Port, PortKind
+from dfmeta.model import TTL_MAX, Answer, GuestRequest, Port, PortKind
 from dfmeta.runtime.clock import ANSWER_TIMEOUT
 from dfmeta.store.guest.requests import split_path
 
@@ -79,8 +79,6 @@ if TYPE_CHECKING:
 
 HEADER: Final = "x-dfmeta-token"
 TTL_HEADER: Final = "x-dfmeta-token-ttl-seconds"
-TTL_MAX: Final = 21600
-"""Seconds for which a token may be valid."""
 PRIVILEGED: Final = range(1, 1024)
 """Source ports that only a privileged process binds (ip(7))."""
 GONE: Final = "link=gone"

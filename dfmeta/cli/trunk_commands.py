@@ -12,12 +12,12 @@ from oslo_config import cfg
 from dfmeta.cli.common import config_options, group, listing_options, print_rows
 from dfmeta.cli.port_argument import parent_of
 from dfmeta.errors import OvsdbError, SubportListError, UsageError
-from dfmeta.model import VID_MAX, Port, PortKind
+from dfmeta.model import MTU, VID_MAX, Port, PortKind
 from dfmeta.ovsdb import subport_list, trunk_bridge
 from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.rows import Interface, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
-from dfmeta.ovsdb.subport_list import MTU, ListEntry
+from dfmeta.ovsdb.subport_list import ListEntry
 
 COLUMNS: Final = {
     "parent": "PARENT",

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dfmeta.devices.schema import SCHEMA
-from dfmeta.errors import DeviceError
+from dfmeta.errors import SHOWN, DeviceError, short
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -28,8 +28,6 @@ DEVICES_MAX: Final = 1024
 """Largest number of devices. No hypervisor gives a guest more; the check takes 0.5 s."""
 INT_BITS_MAX: Final = 1024
 """Largest size of a number in bits; the common JSON readers have this limit."""
-_SHOWN: Final = 40
-"""Largest number of characters of a wrong value that an error repeats."""
 
 _Step = str | int
 
@@ -170,8 +168,7 @@ def _cause(error: ValidationError) -> str:
 def _show(value: object) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
-    text = json.dumps(value[: _SHOWN + 1] if isinstance(value, str) else value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return short(json.dumps(value[: SHOWN + 1] if isinstance(value, str) else value))
 
 
 def _path(steps: Iterable[_Step]) -> str:

@@ -17,6 +17,8 @@ from dfmeta.errors import DomainError
 SIZE_MAX: Final = 1 << 20
 """Largest size in bytes. A domain with a hundred devices has a tenth of that."""
 DEPTH_MAX: Final = 64
+TEXT_MAX: Final = 4096
+"""Characters of an element or an attribute that are read."""
 
 
 class DomainReader:

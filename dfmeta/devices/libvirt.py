@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dfmeta.devices.check import validate
-from dfmeta.devices.elements import DomainReader
+from dfmeta.devices.elements import TEXT_MAX, DomainReader
 from dfmeta.devices.rules import Candidate, TagRule, pick
 from dfmeta.devices.schema import NONE
 from dfmeta.errors import DomainError, TagRuleError
@@ -30,7 +30,6 @@ XEN: Final = "xen"
 LXC: Final = "lxc"
 _DEVICES: Final = ("devices/interface", "devices/disk", "devices/controller")
 _TEXTS: Final = frozenset({"uuid", "name", "os/type"})
-_TEXT_MAX: Final = 4096
 _MAC: Final = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", re.ASCII)
 _PRINTABLE: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _FOUND_BY: Final = frozenset({"address", "serial", "path", "mac"})
@@ -132,7 +131,7 @@ class _Reader(DomainReader):
             if inner == "vlan/tag":
                 self._facts["tags"] = f"{self._facts.get('tags', '')} {attributes.get('id', '')}"
             for name, value in attributes.items():
-                self._facts.setdefault(f"{inner}@{name}", value.strip()[:_TEXT_MAX])
+                self._facts.setdefault(f"{inner}@{name}", value.strip()[:TEXT_MAX])
 
     def ended(self, path: str) -> None:
         if path == self._device:
@@ -143,7 +142,7 @@ class _Reader(DomainReader):
         if self._facts is not None:
             values, name = self._facts, path[len(self._device) + 1 :]
         if self._facts is not None or path in _TEXTS:
-            values[name] = (values.get(name, "") + text)[:_TEXT_MAX]
+            values[name] = (values.get(name, "") + text)[:TEXT_MAX]
 
 
 def _candidates(reader: _Reader) -> Iterator[Candidate]:

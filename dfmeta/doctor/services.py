@@ -29,7 +29,7 @@ from dfmeta.ovsdb.idl import southbound_fault
 from dfmeta.proxy.backends.nova_requests import NovaFact, NovaSettings, Question, ask_nova
 from dfmeta.runtime import clock
 from dfmeta.runtime.clock import ANSWER_TIMEOUT
-from dfmeta.sources.domain import Folders
+from dfmeta.sources.domain import NOVA_PREFIX, Folders
 from dfmeta.store.db.database_facts import DatabaseFacts, load_driver, look
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ LATE: Final = f"no answer within {ANSWER_TIMEOUT:g} s"
 PORTS_ASKED: Final = 4
 GUESTS_ASKED: Final = 10
 """Largest number of guests that Nova is queried about; each query goes to one of its hosts."""
-_NOVA_PREFIX: Final = 3
-"""Letters at the beginning of a device name of Nova; the first part of the port's id follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,8 +279,8 @@ def _of_nova(ports: Sequence[KnownPort]) -> dict[str, str]:
     named = {
         port.iface_id.lower(): port.name
         for port in ports
-        if len(port.name) > 2 * _NOVA_PREFIX
-        and port.iface_id.lower().startswith(port.name[_NOVA_PREFIX:].lower())
+        if len(port.name) > 2 * NOVA_PREFIX
+        and port.iface_id.lower().startswith(port.name[NOVA_PREFIX:].lower())
     }
     return dict(list(named.items())[:PORTS_ASKED])
 

@@ -19,6 +19,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
 from uuid import UUID
 
+from dfmeta.errors import short
 from dfmeta.flows.pipeline import METADATA_IP
 from dfmeta.model import MetaIds, NextHop
 
@@ -32,8 +33,6 @@ NEXT_HOPS_KEY: Final = "dfmeta-next-hops"
 """Key in ``external_ids`` of a guest's Interface row: its guest next hops."""
 NEXT_HOPS_MAX: Final = 8
 """Maximum number of guest next hops of a port; each has a flow."""
-SHOWN: Final = 40
-"""Maximum number of characters of a wrong entry that a fault shows."""
 NEUTRON: Final = "neutron"
 _SEPARATORS: Final = re.compile(r"[\s,]+")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
@@ -163,5 +162,4 @@ def fixed_ips(row: Mapping[str, Any]) -> list[str]:
 
 
 def _fault(entry: str, cause: str) -> str:
-    cut = "..." if len(entry) > SHOWN else ""
-    return f"external_ids:{NEXT_HOPS_KEY} has {entry[:SHOWN]!r}{cut}: {cause}"
+    return f"external_ids:{NEXT_HOPS_KEY} has {short(entry)!r}: {cause}"

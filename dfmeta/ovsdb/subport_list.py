@@ -20,18 +20,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from dfmeta.errors import SubportListError
-from dfmeta.model import VID_MAX
+from dfmeta.errors import SubportListError, short
+from dfmeta.model import MTU, VID_MAX
 from dfmeta.ovsdb.external_ids import instance_of, project_of, wrong_mac
 
 KEY: Final = "dfmeta-subports"
 """Key in ``external_ids`` of a parent's Interface row."""
-MTU: Final = (68, 65535)
-"""Smallest MTU of IPv4 (RFC 791), and the largest one of a device."""
 SIZE_MAX: Final = 1 << 20
 """Maximum number of characters of the list: 256 for each VLAN id."""
-SHOWN: Final = 60
-"""Maximum number of characters of a wrong value that a fault shows."""
 DIGITS_MAX: Final = 1000
 """Maximum number of digits of a number, in an entry of any program; Python reads 4300."""
 FAULTS_MAX: Final = 8
@@ -335,5 +331,4 @@ def _text(member: Mapping[str, Any], name: str) -> str:
 
 def _shown(member: object) -> str:
     value = member.value if isinstance(member, _Wrong) else member
-    text = json.dumps(value, default=lambda _value: "?")
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return short(json.dumps(value, default=lambda _value: "?"))

@@ -12,6 +12,7 @@ from ipaddress import IPv4Address
 from typing import Final
 from uuid import UUID
 
+from dfmeta.errors import short
 from dfmeta.identity.numbering import WIRE_NAME_MAX
 from dfmeta.model import (
     ATTACHMENT_KEY,
@@ -26,8 +27,6 @@ from dfmeta.ovsdb.subport_list import ListEntry, parse
 from dfmeta.ovsdb.trunks import ALLOWED, INSTANCE_KEYS, NO_LEAD, Lead, kind_of, list_of
 
 DEAD_TAG = 4095
-SHOWN = 64
-"""Maximum number of characters of an invalid value that a fault shows in the log and on pages."""
 GUEST_TYPES = frozenset(
     {"", "system", "tap", "internal", "dpdkvhostuser", "dpdkvhostuserclient", "afxdp"}
 )
@@ -169,8 +168,7 @@ def _binding(ids: Mapping[str, str]) -> Binding | None:
 
 def _fault(key: str, instance: str) -> str:
     if instance and not _is_uuid(instance):
-        cut = "..." if len(instance) > SHOWN else ""
-        return f"external_ids:{key}={instance[:SHOWN]!r}{cut} is not a UUID"
+        return f"external_ids:{key}={short(instance)!r} is not a UUID"
     return ""
 
 

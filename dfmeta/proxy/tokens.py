@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 from dfmeta.errors import StartError
-from dfmeta.model import Answer, GuestRequest, Identity, Port
+from dfmeta.model import TTL_MAX, Answer, GuestRequest, Identity, Port
 from dfmeta.runtime import clock
 from dfmeta.store.guest.requests import split_path
 
@@ -40,8 +40,6 @@ LOG = logging.getLogger(__name__)
 TOKEN_PATH: Final = "/latest/api/token"  # noqa: S105  # a path
 TOKEN_HEADER: Final = "x-aws-ec2-metadata-token"  # noqa: S105  # a header's name
 TTL_HEADER: Final = "x-aws-ec2-metadata-token-ttl-seconds"
-TTL_MAX: Final = 21600
-"""Seconds; EC2's limit."""
 KEY_FILE: Final = "token.key"
 KEY_BYTES: Final = 32
 NO_KEY: Final = f"it is not {KEY_BYTES} bytes long"

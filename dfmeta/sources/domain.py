@@ -15,22 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from dfmeta.devices.elements import SIZE_MAX, DomainReader
+from dfmeta.devices.elements import SIZE_MAX, TEXT_MAX, DomainReader
 from dfmeta.errors import DomainError
 from dfmeta.model import Port, PortKind
 from dfmeta.ovsdb.external_ids import instance_of, name_of, project_of
 from dfmeta.runtime import clock
 from dfmeta.sources.source import Ownership
 
-__all__ = ["SIZE_MAX", "Domain", "DomainNic", "Folders", "Scan", "match", "parse"]
+__all__ = ["NOVA_PREFIX", "SIZE_MAX", "Domain", "DomainNic", "Folders", "Scan", "match", "parse"]
 
-_TEXT_MAX: Final = 4096
 _SUFFIX: Final = ".xml"
 _NOVA: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.1",
     "http://openstack.org/xmlns/libvirt/nova/1.0",
 )
-_NOVA_PREFIX: Final = 3
+NOVA_PREFIX: Final = 3
 """Nova names a device after its port: three letters and the first eleven characters of its id."""
 _NOVA_ID: Final = 11
 
@@ -105,7 +104,7 @@ def _by_device(port: Port, nic: DomainNic) -> bool:
         return False
     # A port behind its own bridge has the same id in its name and another prefix.
     id_in_name = port.iface_id[:_NOVA_ID]
-    nova = len(id_in_name) == _NOVA_ID and nic.dev[_NOVA_PREFIX:] == id_in_name
+    nova = len(id_in_name) == _NOVA_ID and nic.dev[NOVA_PREFIX:] == id_in_name
     return nic.dev == port.name or nova
 
 
@@ -175,7 +174,7 @@ class _Reader(DomainReader):
     def text(self, path: str, text: str) -> None:
         if path in _TEXTS:
             before = self._values.get(path, "")
-            self._values[path] = (before + text)[:_TEXT_MAX]
+            self._values[path] = (before + text)[:TEXT_MAX]
 
 
 _TEXTS: Final = frozenset(

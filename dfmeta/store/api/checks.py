@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dfmeta.devices import validate_in
-from dfmeta.errors import DeviceError, RecordError
+from dfmeta.errors import DeviceError, RecordError, short
 from dfmeta.store import strict, strictjson
 from dfmeta.store.db.record import HTTP_TOKENS, Network, parse_network
 from dfmeta.store.guest.documents import LABEL_MAX
@@ -39,8 +39,6 @@ _KEY_TYPE: Final = re.compile(
     r"|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com"
 )
 NOT_ONE_LINE: Final = "it has control characters in it, or is not UTF-8"
-_SHOWN: Final = 40
-"""Characters of a long value that an error repeats."""
 MEMBERS: Final = frozenset(
     {"id", "ipAddresses", "metadata", "userdata", "userdata_encoding", "http_tokens"}
 )
@@ -67,7 +65,7 @@ def hostname(option: str, text: str) -> str:
     labels = text.split(".")
     good = all(_LABEL.fullmatch(label) and len(label) <= LABEL_MAX for label in labels)
     remedy = f"Use letters, digits and dashes, at most {LABEL_MAX} between two dots"
-    with _refusing(option, _short(text), remedy):
+    with _refusing(option, short(text), remedy):
         if text and (not good or len(text) > HOSTNAME_MAX):
             raise ValueError("it is not a host name")
     return text
@@ -75,10 +73,10 @@ def hostname(option: str, text: str) -> str:
 
 def text_value(option: str, text: str, *, limit: int | None = TEXT_MAX) -> str:
     """Return one line of text without control characters. Empty stays empty."""
-    with _refusing(option, _short(text), "Use one line of text"):
+    with _refusing(option, short(text), "Use one line of text"):
         if not is_one_line(text):
             raise ValueError(NOT_ONE_LINE)
-    with _refusing(option, _short(text), f"Use at most {limit}"):
+    with _refusing(option, short(text), f"Use at most {limit}"):
         if limit is not None and len(text) > limit:
             raise ValueError(f"it has {len(text)} characters")
     return text
@@ -87,7 +85,7 @@ def text_value(option: str, text: str, *, limit: int | None = TEXT_MAX) -> str:
 def meta_item(option: str, text: str) -> tuple[str, str]:
     """Return key and value of ``k=v``; the value may be empty."""
     key, equals, value = text.partition("=")
-    with _refusing(option, _short(text), "Write key=value"):
+    with _refusing(option, short(text), "Write key=value"):
         if not key or not equals:
             raise ValueError("it is not key=value")
     return text_value(option, key), text_value(option, value, limit=None)
@@ -95,7 +93,7 @@ def meta_item(option: str, text: str) -> tuple[str, str]:
 
 def http_tokens(option: str, text: str) -> str | None:
     """Return a mode of http_tokens; None for ``default``, the configured mode."""
-    with _refusing(option, _short(text), f"Give one of {', '.join(HTTP_TOKENS)}, or default"):
+    with _refusing(option, short(text), f"Give one of {', '.join(HTTP_TOKENS)}, or default"):
         if text not in (*HTTP_TOKENS, "default"):
             raise ValueError("there is no such mode")
     return None if text == "default" else text
@@ -116,7 +114,7 @@ def networks(option: str, texts: Sequence[str]) -> list[Network]:
     """Return addresses and blocks; empty texts are skipped."""
     parsed = []
     for text in filter(None, texts):
-        with _refusing(option, _short(text), "Write 192.0.2.7, 2001:db8::7 or 192.0.2.0/28"):
+        with _refusing(option, short(text), "Write 192.0.2.7, 2001:db8::7 or 192.0.2.0/28"):
             try:
                 parsed.append(parse_network(text))
             except ValueError:
@@ -177,7 +175,7 @@ def ssh_keys(option: str, text: str, *, name: str = "") -> list[str]:
     :param name: name of its file, which errors show instead of the content: that may be a private
         key, given by mistake.
     """
-    with _refusing(option, _short(text), "Give one key for each --ssh-key, or @FILE"):
+    with _refusing(option, short(text), "Give one key for each --ssh-key, or @FILE"):
         if not name and "\n" in text.strip() and "PRIVATE KEY" not in text:
             raise ValueError("it has a line break in it, and a key is one line")
     # Not splitlines(): a key's comment may contain its other line boundaries.
@@ -203,7 +201,7 @@ def _check_key(option: str, line: str, *, shown: str) -> None:
         cause = "it does not begin with a type of key, such as ssh-ed25519"
     elif not _blob_is_of(kind, blob):
         cause = f"the text after {kind} is not the base64 of such a key; it may be cut off"
-    with _refusing(option, shown or _short(line), "Give a line of a .pub file, or @FILE"):
+    with _refusing(option, shown or short(line), "Give a line of a .pub file, or @FILE"):
         if cause:
             raise ValueError(cause)
 
@@ -231,11 +229,6 @@ def _refusing(option: str, shown: str, remedy: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise RecordError(what=option, value=shown, cause=error, remedy=remedy) from None
-
-
-def _short(text: str) -> str:
-    """Return a value in the length that an error may repeat."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 @dataclass(frozen=True, slots=True)

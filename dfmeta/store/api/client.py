@@ -31,6 +31,7 @@ from dfmeta.errors import (
     UpstreamAnswerError,
     UpstreamError,
     UpstreamLostError,
+    short,
 )
 from dfmeta.http.client import TIMEOUT, HttpClient, UrlRequest, client_context
 from dfmeta.runtime import clock
@@ -59,7 +60,6 @@ UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 """Stands for times that the API does not report."""
 _PATHS: Final = {Kind.METADATA: "device-metadata", Kind.USERDATA: "device-userdata"}
 _LIST: Final = "records"
-_SHOWN: Final = 200
 _REFUSED: Final = frozenset({401, 403})
 _REMEDIES: Final = {
     401: StoreRefusedError.advice,
@@ -382,5 +382,5 @@ def _errors_in(content: bytes) -> list[str]:
 
 def _in_brackets(errors: Sequence[str]) -> str:
     """Return errors of the server, shortened; empty if they are not one line."""
-    text = ", ".join(errors)[:_SHOWN]
+    text = short(", ".join(errors))
     return f" ({text})" if text and is_one_line(text) else ""

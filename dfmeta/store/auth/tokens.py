@@ -44,8 +44,6 @@ LOG = logging.getLogger(__name__)
 
 FILE_MAX: Final = 4 << 20
 """Bytes; some ten thousand tokens."""
-OTHERS: Final = 0o077
-"""Rights that only the owner may have."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,128}", re.ASCII)
@@ -55,7 +53,6 @@ _FIX: Final = "Fix or remove that line; dfmeta token create writes such lines"
 
 TOKEN_BYTES: Final = 32
 TOKEN_PREFIX: Final = "dfm_"  # noqa: S105  # for programs that search for leaked secrets
-FOLDER_MODE: Final = 0o700
 
 
 @dataclass(frozen=True)
@@ -214,7 +211,7 @@ def format_line(token: StaticToken) -> str:
 def _check_rights(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise TokenFileError(path=path, cause="it is not a file", remedy="Name a regular file")
-    if mode & OTHERS:
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise TokenFileError(
             path=path,
             cause=f"other users may read or write it (mode {stat.S_IMODE(mode):04o})",
@@ -357,7 +354,7 @@ def _locked(path: Path) -> Iterator[tuple[Path, int]]:
     """
     file = Path(os.path.realpath(path))
     try:
-        file.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        file.parent.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,6 @@ from dfmeta.runtime import clock
 from dfmeta.store.db.database import Database
 from dfmeta.store.db.dialect import (
     CUT,
-    FOLDER_MODE,
     PRIMARY_CODE,
     Sqlite,
     kind_of,
@@ -83,7 +83,7 @@ def restore(url: str, file: Path, *, keep: Path | None = None) -> tuple[int, boo
     path = _path_of(url, _RESTORE)
     _check_magic(file)
     with _errors(path):
-        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
     with _errors(file), _temporary(path) as copy:
         count = _copy(file, copy)
         Database(f"sqlite:///{copy}").close()

@@ -5,15 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sqlite3
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 from urllib.parse import quote
 
 from dfmeta.errors import StoreError
-
-OTHERS: Final = 0o077
-"""Permissions that only the owner may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,9 @@ def _look_at_file(path: Path) -> DatabaseFacts:
             return DatabaseFacts(shown, file=True, exists=False)
         files = [path, Path(f"{path}-wal"), Path(f"{path}-shm")]
         present = [(str(file), file.stat()) for file in files if file.exists()]
-        exposed = [name for name, status in present if status.st_mode & OTHERS]
+        exposed = [
+            name for name, status in present if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        ]
         owners = tuple((name, status.st_uid) for name, status in present)
         if not path.is_file():
             return DatabaseFacts(shown, file=True, cause="it is not a regular file")

@@ -54,9 +54,8 @@ _OF_SYSTEM: Final[dict[int, type[StoreError]]] = {
 
 BUSY_STEP_MS: Final = 250
 """Milliseconds that SQLite itself waits for another process' lock before it reports an error."""
-FILE_MODE: Final = 0o600
+FILE_MODE: Final = stat.S_IRUSR | stat.S_IWUSR
 CUT: Final = "it was truncated to 0 bytes"
-FOLDER_MODE: Final = 0o700
 PRIMARY_CODE: Final = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
 _SQLITE_KINDS: Final[dict[int, type[StoreError]]] = {
@@ -383,7 +382,7 @@ def _ensure_file(path: Path) -> None:
     An existing file is not opened: closing it would release this process' SQLite locks on it
     (https://www.sqlite.org/howtocorrupt.html, 2.2).
     """
-    path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
     except FileExistsError:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final
 
+from dfmeta.model import MTU, VID_MAX
 from dfmeta.store.db.record import Address, Network
 from dfmeta.store.guest.links import (
     BOND,
@@ -33,9 +34,6 @@ from dfmeta.store.guest.links import (
 )
 from dfmeta.store.guest.values import text_of
 
-MTU: Final = (68, 65535)
-"""Smallest and largest (RFC 791)."""
-VLAN: Final = (1, 4094)
 MODES: Final = (
     *("balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb"),
     "balance-alb",
@@ -343,7 +341,7 @@ def _bond(
 
 def _vlan(name: str, below: object, vlan: object, mac: object, links: Mapping[str, Link]) -> Link:
     """Return a VLAN. Without a MAC of its own, it has that of the link below, as in the kernel."""
-    parent, number = links.get(_id(below)), _number(vlan, VLAN)
+    parent, number = links.get(_id(below)), _number(vlan, (1, VID_MAX))
     if parent is None or number is None:
         raise UnfitError("a VLAN has no link below, or no number")
     vlan_mac = parent.mac if mac is None else _mac(mac)

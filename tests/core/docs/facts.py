@@ -278,7 +278,7 @@ def _pipeline_keys() -> Iterable[str]:
 
 
 def _proxy() -> Iterable[str]:
-    yield f"(1 to {tokens.TTL_MAX})"
+    yield f"(1 to {model.TTL_MAX})"
     yield f"``{tokens.TOKEN_PATH}``"
     yield "``X-aws-ec2-metadata-token``"
     yield "``X-aws-ec2-metadata-token-ttl-seconds``"

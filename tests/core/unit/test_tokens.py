@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 
 from dfmeta.cmd.state_path import TokenKey
 from dfmeta.errors import StartError
-from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.model import TTL_MAX, Answer, GuestRequest, Identity
 from dfmeta.proxy.backends.nova import NovaBackend
 from dfmeta.proxy.backends.nova_requests import NovaSettings
 from dfmeta.proxy.tokens import (
     KEY_BYTES,
     KEY_FILE,
     TOKEN_PATH,
-    TTL_MAX,
     TokenMode,
     Tokens,
     handshake,

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta import metrics
-from dfmeta.errors import SourceError
+from dfmeta.errors import SHOWN, SourceError
 from dfmeta.model import Endpoint, NextHop, Port, PortId, PortKind, PortState
 from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
 from dfmeta.ovsdb.external_ids import (
     NEXT_HOPS_KEY,
     NEXT_HOPS_MAX,
-    SHOWN,
     fixed_ips,
     of_dhcp_ports,
     parse_next_hops,
@@ -74,7 +73,7 @@ def test_a_wrong_entry_is_named_with_its_cause() -> None:
         assert fault.startswith(f"external_ids:{NEXT_HOPS_KEY} has {entry!r}: ")
         assert cause in fault
     _hops, (fault,) = parse_next_hops("x" * 1000)
-    assert f"'{'x' * SHOWN}'...: " in fault
+    assert f"'{'x' * SHOWN}...': " in fault
 
 
 def test_a_port_has_a_bounded_number_of_them_and_of_faults() -> None:
