@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from dfmeta.errors import HostError
+from dfmeta.model import TAP_MTU_MIN
 
 SYSCTL: Final = Path("/proc/sys/net/ipv6")
 """Of the reader's network namespace; missing while the kernel has no IPv6."""
@@ -22,8 +23,6 @@ solicitations and duplicate address detection."""
 _DISABLED: Final = Path("/sys/module/ipv6/parameters/disable")
 """Whether ipv6.disable=1 was given at boot (Linux, networking/ipv6); missing while the module is
 not loaded."""
-MTU_MIN: Final = 1280
-"""Smallest MTU of a link with IPv6 (RFC 8200, 5); Linux turns IPv6 off below it."""
 _ADDRESSES: Final = Path("/proc/thread-self/net/if_inet6")
 """One line for each address: address, index, prefix length, scope and flags, all hexadecimal, and
 the name of the device (Linux, net/ipv6/addrconf.c). Missing while the kernel has no IPv6."""
@@ -62,10 +61,11 @@ def lack_of(device: str) -> Lack | None:
     if not in_kernel():
         return _lack_of_kernel()
     mtu = _mtu(device)
-    if mtu is not None and mtu < MTU_MIN:
+    if mtu is not None and mtu < TAP_MTU_MIN:
+        # Linux turns IPv6 off below it (RFC 8200, 5).
         return Lack(
-            f"the MTU of {device} is {mtu}, and IPv6 needs {MTU_MIN}",
-            f"`ovs-vsctl set Interface {device} mtu_request={MTU_MIN}`",
+            f"the MTU of {device} is {mtu}, and IPv6 needs {TAP_MTU_MIN}",
+            f"`ovs-vsctl set Interface {device} mtu_request={TAP_MTU_MIN}`",
         )
     name = f"net.ipv6.conf.{device}.disable_ipv6"
     if _read(device, "disable_ipv6"):

@@ -45,6 +45,7 @@ from dfmeta.host.device import held_addresses, is_up
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import MAIN_TABLE, Packets, Rule, RulePlan, plan_of
 from dfmeta.identity.key import NEXT_HOP, NEXT_HOP_MAC
+from dfmeta.model import TAP_MTU_MIN
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import Backoff
 
@@ -59,7 +60,7 @@ one after the other, and answers to guests must not leave by its tunnel."""
 CALM: Final = 60.0
 """Seconds of the longest pause, and after the last pause until the rules move back to their own
 priorities."""
-ROUTE_MTU = ipv6.MTU_MIN
+ROUTE_MTU = TAP_MTU_MIN
 """Largest packet to a guest in bytes. Smaller links than tap-metadata's may follow behind a guest's
 port, such as a container's behind a VM on an overlay network, and no ICMP error of them reaches the
 host. Every link of IPv6 has this size. ovs-vswitchd's userspace datapath takes 5 % more CPU time

@@ -21,6 +21,7 @@ from dfmeta.identity.registry import Claim
 from dfmeta.model import Caller, Endpoint
 from dfmeta.proxy.tokens import is_token_path
 from dfmeta.runtime import clock
+from dfmeta.runtime.throttle import PORTS
 from dfmeta.store.guest.requests import split_path
 
 CLASSES: Final = ("2xx", "3xx", "4xx", "5xx", "closed")
@@ -29,8 +30,6 @@ CLOSED: Final = 0
 """The status of a request without an answer."""
 KINDS_KEPT: Final = 4
 """Different failures that are kept for one port."""
-PORTS: Final = 8192
-"""Guests that are remembered; the guest whose last request is oldest is forgotten first."""
 TEXT_MAX: Final = 256
 """Characters of a path or a reason that is logged or kept."""
 _HARMLESS: Final = frozenset({405, 409})

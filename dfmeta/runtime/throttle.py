@@ -35,9 +35,9 @@ QUIET: Final = 60.0
 """Seconds after a log line in which similar lines are only counted."""
 ALL_GUESTS: Final = Endpoint(0)
 """Stands for all guests together."""
-PORTS: Final = 4096
-"""Ports with remembered errors. The port that was logged longest ago is forgotten first: its
-next error is logged at once."""
+PORTS: Final = 8192
+"""Ports, or guests, of which errors, requests or signatures are remembered. The one that was used
+longest ago is forgotten first."""
 
 
 class Backoff:

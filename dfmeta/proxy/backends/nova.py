@@ -41,10 +41,10 @@ from dfmeta.proxy.backends.nova_requests import (
     reach,
     signed,
 )
-from dfmeta.proxy.recent import PORTS, is_of_every_instance
+from dfmeta.proxy.recent import is_of_every_instance
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import green_ssl as ssl
-from dfmeta.runtime.throttle import FIRST_PAUSE, Backoff
+from dfmeta.runtime.throttle import FIRST_PAUSE, PORTS, Backoff
 
 LOG = logging.getLogger(__name__)
 

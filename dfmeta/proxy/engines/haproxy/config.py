@@ -35,8 +35,8 @@ from dfmeta.proxy.backends import network_data
 from dfmeta.proxy.backends.nova import REST
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan, NovaServer
 from dfmeta.proxy.engines.haproxy.runtime import REQUEST
-from dfmeta.proxy.recent import PORTS
 from dfmeta.runtime.clock import ANSWER_TIMEOUT, FULL_CHECK_INTERVAL, POLL
+from dfmeta.runtime.throttle import PORTS
 
 BUFFER: Final = 1280
 """Bytes of a buffer beyond the limits of the daemon's engine, of which haproxy takes 8 for each

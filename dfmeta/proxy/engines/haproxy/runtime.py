@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from dfmeta.errors import HaproxyError
-from dfmeta.http.responses import BODY_MAX
+from dfmeta.http.responses import BODY_MAX, PIECE
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import green_socket, original
 
@@ -29,8 +29,6 @@ COMMANDS: Final = 64
 REQUEST: Final = 8192
 """Bytes of commands, or of a payload, that are sent at a time: haproxy closes the connection if its
 buffer has no room for them (tune.bufsize)."""
-PIECE: Final = 65536
-"""Bytes of one read, and of the longest line of haproxy's."""
 _ENTRY: Final = re.compile(r"0x[0-9a-f]+ (\S+) (.+)")
 _VERSION: Final = re.compile(r"New version created: ([0-9]+)\s*")
 

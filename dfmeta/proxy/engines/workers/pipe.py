@@ -16,13 +16,12 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from dfmeta.http.responses import PIECE
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import Event
 
 Message = dict[str, Any]
-PIECE = 65536
-"""Bytes of one read or write: a buffer of this size costs little if there is nothing to read."""
 BYTES = "bytes"
 """The member of a message with the number of bytes that follow; the receiver gets the bytes in
 it."""
