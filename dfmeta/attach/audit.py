@@ -7,21 +7,14 @@ no label. A VM can send any number of requests that are refused: the lines of on
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
 
 from dfmeta.attach.model import Attachment
 from dfmeta.model import Port
 from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import LogThrottle, counted
+from dfmeta.runtime.throttle import ALL_GUESTS, Complaints
 
 LOG = logging.getLogger(__name__)
-
-REFUSALS: Final = 10
-"""Maximum number of lines about refused requests of one port in a minute."""
-PORTS: Final = 1024
-"""Ports whose lines are counted; the one that was refused first is forgotten first."""
 
 
 class AttachmentAudit:
@@ -31,8 +24,7 @@ class AttachmentAudit:
     """
 
     def __init__(self, *, clock: Callable[[], float] = clock.now) -> None:
-        self._clock = clock
-        self._throttle: OrderedDict[str, LogThrottle] = OrderedDict()
+        self._refusals = Complaints(LOG, clock=clock)
 
     def changed(self, verb: str, port: Port, attachment: Attachment) -> None:
         """Note that an attachment was made, or that a VM has deleted it."""
@@ -64,19 +56,13 @@ class AttachmentAudit:
         :param what: method and kind of the request, none of the guest's own text.
         :param error: its word, see :func:`dfmeta.attach.documents.refusal`.
         """
-        seldom = self._throttle.get(port.row)
-        if seldom is None:
-            while len(self._throttle) >= PORTS:
-                self._throttle.popitem(last=False)
-            seldom = self._throttle[port.row] = LogThrottle(REFUSALS, clock=self._clock)
-        held = seldom.take()
-        if held is not None:
-            LOG.warning(
-                "Attachments: %s (%s): %s refused with %d, %s%s",
-                port.name,
-                port.instance_id,
-                what,
-                status,
-                error,
-                counted(held),
-            )
+        self._refusals.about(
+            port.endpoint or ALL_GUESTS,
+            what,
+            "Attachments: %s (%s): %s refused with %d, %s",
+            port.name,
+            port.instance_id,
+            what,
+            status,
+            error,
+        )
