@@ -6,12 +6,9 @@ import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from dfmeta.errors import AttachDriverError
-
-KEPT: Final = 4096
-"""VMs that are remembered; beyond, the one that has asked least recently is forgotten."""
+from dfmeta.runtime.throttle import PORTS
 
 
 class Alone:
@@ -68,6 +65,6 @@ class Rate:
         tokens = min(tokens + max(now - since, 0.0) * self._rate, self._most)
         taken = tokens >= 1
         self._buckets[parent] = (tokens - taken, now)
-        if len(self._buckets) > KEPT:
+        if len(self._buckets) > PORTS:
             self._buckets.popitem(last=False)
         return taken

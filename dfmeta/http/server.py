@@ -21,17 +21,15 @@ from dfmeta.http.sockets import abort, close_now, keep_to
 from dfmeta.model import Caller, Endpoint
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import get_hub
-from dfmeta.runtime.throttle import ALL_GUESTS, FIRST_PAUSE, Complaints
+from dfmeta.runtime.throttle import ALL_GUESTS, FIRST_PAUSE, PORTS, Complaints
 
 LOG = logging.getLogger(__name__)
 
 AT_ONCE = 32
 """Connections that are accepted before existing connections get their turn."""
-KEYS = 8192
-"""Number of cached parsed addresses of peers."""
 
 
-_address = functools.lru_cache(KEYS)(ip_address)
+_address = functools.lru_cache(PORTS)(ip_address)
 
 
 class ClaimSource(Protocol[K]):

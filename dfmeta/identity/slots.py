@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dfmeta.model import Caller, Endpoint, GuestAddress, Identity, NextHop, PeerAddress, Port
+from dfmeta.runtime.throttle import PORTS
 
 DISPLACED_AT_ONCE = 16
 DISPLACED_PER_SECOND = 4.0
@@ -168,14 +169,10 @@ class SynHoldTimes:
         return [(key[1], self._seconds.pop(key)) for key in keys]
 
 
-COUNTED: Final = 8192
-"""Maximum number of guests with a count; beyond it, the least recently counted one is dropped."""
-
-
 class GuestCounts:
     """Counter for the present guest of each endpoint."""
 
-    def __init__(self, *, ports: int = COUNTED) -> None:
+    def __init__(self, *, ports: int = PORTS) -> None:
         self._most = ports
         self._counts: OrderedDict[Caller, tuple[int, int]] = OrderedDict()
         """Caller → incarnation of its guest, and its count."""

@@ -571,6 +571,6 @@ def test_a_bucket_fills_with_time() -> None:
 
 def test_buckets_are_bounded() -> None:
     bucket = Rate(1, lambda: 0.0)
-    assert all(bucket.take(str(number)) for number in range(limits.KEPT + 1))
+    assert all(bucket.take(str(number)) for number in range(limits.PORTS + 1))
     # That of the first was dropped for the last.
-    assert [bucket.take("0"), bucket.take(str(limits.KEPT))] == [True, False]
+    assert [bucket.take("0"), bucket.take(str(limits.PORTS))] == [True, False]
