@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 ENDPOINT = "169.254.169.254:80"
 DATABASE = "unix:/var/run/openvswitch/db.sock"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
-MAX_HEAD, MAX_REPLY = 16 << 10, 1 << 20
-"""Bytes that are read at most: of a reply's head and body."""
-MAX_LABELS, MAX_LABEL, MAX_LABEL_BYTES, MAX_ADDRESSES, MAX_ROUTES = 16, 256, 1024, 16, 64
+MAX_REPLY = 1 << 20
+"""Bytes that are read at most of a reply's head, and of its body."""
+MAX_LABELS, MAX_LABEL, MAX_LABEL_BYTES = 16, 256, 1024
 PATIENCE = 20
 """Seconds for the requests of a call, unless ``timeout`` says otherwise."""
 STATUS_PATIENCE = 4
@@ -281,8 +281,8 @@ class HostApi:
         peer.settimeout(self._left())
         peer.sendall(head + lines + size + b"\r\n" + data)
         while b"\r\n\r\n" not in self._rest:
-            if len(self._rest) > MAX_HEAD:
-                cause = f"the head of the host's answer has more than {MAX_HEAD} bytes"
+            if len(self._rest) > MAX_REPLY:
+                cause = f"the head of the host's answer has more than {MAX_REPLY} bytes"
                 raise CniError(Code.DECODE, cause)
             self._receive(peer)
         head, _end, self._rest = self._rest.partition(b"\r\n\r\n")
@@ -397,9 +397,8 @@ class HostReply:
             or type(self.mtu) is not int
             or not 68 <= self.mtu <= 65535
             or not isinstance(ips, list)
-            or not 1 <= len(ips) <= MAX_ADDRESSES
+            or not ips
             or not isinstance(routes, list)
-            or len(routes) > MAX_ROUTES
             or not isinstance(self.dns, dict)
         ):
             raise CniError(Code.DECODE, "the host's answer is not an attachment", "Update dfmeta")

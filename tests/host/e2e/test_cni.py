@@ -228,7 +228,7 @@ GARBAGE = (
     b"SSH-2.0-x\r\n\r\n",
     b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n",
     b"HTTP/1.1 200 OK\r\n\r\ntoken",
-    b"x" * (host_api.MAX_HEAD + 70000),
+    b"x" * (host_api.MAX_REPLY + 70000),
 )
 WRONG: tuple[dict[str, object], ...] = (
     {"vid": 4095},
