@@ -62,7 +62,7 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., NovaBacke
 def one_round(monkeypatch: pytest.MonkeyPatch, backend: object) -> None:
     """Have each server be tried once: there is no time for the pause before the next round."""
     del backend  # it sets another pause
-    monkeypatch.setattr(nova, "RETRY_PAUSE", 1000.0)
+    monkeypatch.setattr(nova, "FIRST_PAUSE", 1000.0)
 
 
 def get(path: str = "/openstack/latest/meta_data.json", **fields: Any) -> GuestRequest:

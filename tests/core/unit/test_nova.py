@@ -206,7 +206,7 @@ def test_connection_of_a_request_out_of_time_is_not_used_again(
 def test_last_try_has_time_for_an_answer(upstream: Upstream, backend: Any) -> None:
     def script(_request: Asked) -> None:
         # Too little time is left then for a pause and another try.
-        CLOCK.advance(100 - 2 * FIRST_PAUSE)
+        CLOCK.advance(100 - FIRST_PAUSE)
 
     upstream.script = script
     with pytest.raises(BackendUnreachableError):
