@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address
 import pytest
 
 from dfmeta.errors import HostError
-from dfmeta.flows.family import IPV6, family_of
+from dfmeta.flows.family import IPV6
 from dfmeta.host.changes import KernelChanges
 from dfmeta.host.device import disable_tx_checksum, driver_of
 from dfmeta.host.host_facts import HostFacts, read_host
@@ -47,7 +47,7 @@ class Kind:
 
     def read(self) -> HostFacts:
         """What doctor reads of it."""
-        return read_host(DEVICE, self.ip, table=2, family=family_of(self.wanted.version))
+        return read_host(DEVICE, self.ip, table=2, family=self.wanted.family)
 
 
 KINDS = {
