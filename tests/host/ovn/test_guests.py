@@ -10,7 +10,7 @@ from tests.harness.fixtures import MakeGuest
 from tests.harness.guest import EC2_6, METADATA_IP, OPENSTACK6, Guest
 from tests.harness.ovs import OpenvSwitch
 from tests.harness.poll import wait_for
-from tests.host.e2e.support import asks_own, put
+from tests.host.e2e.support import SILENCE, asks_own, put
 from tests.host.ovn.cloud import GATEWAY, METADATA, Network, lease, plug
 
 MAC = "fa:16:3e:00:00:55"
@@ -54,5 +54,16 @@ def test_guests_with_ovn_s_router_advertisements_reach_ec2_s_address(twins: list
         asks_own(guest, host=EC2_6)
 
 
-def test_all_else_is_still_forwarded_by_ovn(twins: list[Guest]) -> None:
+def test_the_network_s_acl_still_decides_on_all_else(
+    twins: list[Guest], networks: list[Network], make_guest: MakeGuest
+) -> None:
+    """Of a neighbour it admits ICMP and answers alone."""
+    target = twins[0]
+    neighbour = plug(make_guest, networks[0], "neighbour", mac=f"{MAC[:-2]}66", address="10.0.0.6")
     assert all(guest.ping(GATEWAY) for guest in twins)
+    assert neighbour.ping(target.ip)
+    with target.namespace.open_socket() as server:
+        server.bind(("", 80))
+        server.listen()
+        with pytest.raises(TimeoutError):
+            neighbour.namespace.connect(target.ip, 80, timeout=SILENCE)

@@ -19,8 +19,9 @@ from tests.host.ovn.cloud import GATEWAY, Network, lease
 
 CABLE = "cable"
 MAC = "fa:16:3e:00:00:77"
-ADDRESS = "10.0.0.7"
+ADDRESS, NEIGHBOUR = "10.0.0.7", "10.0.0.8"
 IDS = Ids(iface_id=uuid_of("port"), vm_uuid=uuid_of("instance"))
+NEIGHBOURS = Ids(iface_id=uuid_of("its port"), vm_uuid=uuid_of("its instance"))
 
 
 @dataclass
@@ -33,10 +34,10 @@ class Compute:
     agent: Agent
     make_guest: MakeGuest
 
-    def plug(self, ids: Ids, address: str) -> Guest:
+    def plug(self, ids: Ids, address: str, *, mac: str = MAC) -> Guest:
         """Make the guest of a port here."""
         guest = self.make_guest(
-            self.name, address=f"{address}/24", mac=MAC, route="none", ids=ids, plug=False
+            self.name, address=f"{address}/24", mac=mac, route="none", ids=ids, plug=False
         )
         guest.plug()
         self.agent.put(ids.vm_uuid, f"{ids.vm_uuid} at {self.name}")
@@ -84,6 +85,8 @@ def test_the_source_answers_until_the_guest_runs_at_the_target(
     network = Network(central, "green")
     network.add(IDS.iface_id, MAC, ADDRESS)
     at_source = source.plug(IDS, ADDRESS)
+    network.add(NEIGHBOURS.iface_id, "fa:16:3e:00:00:78", NEIGHBOUR)
+    source.plug(NEIGHBOURS, NEIGHBOUR, mac="fa:16:3e:00:00:78")
     central.nbctl("wait-until", "Logical_Switch_Port", IDS.iface_id, "up=true")
     lease(at_source)
     assert hostname(at_source) == f"{IDS.vm_uuid} at source"
@@ -118,3 +121,4 @@ def test_the_source_answers_until_the_guest_runs_at_the_target(
     assert is_unanswered(at_source)
     assert target.agent.ctl("doctor").returncode == 0
     assert at_target.ping(GATEWAY)
+    assert at_target.ping(NEIGHBOUR), "through the tunnel"
