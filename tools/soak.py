@@ -36,7 +36,7 @@ WITH_ANOTHER = (
     ),
     "tests/soak/e2e/test_pairs_of_faults.py",
     "tests/host/nova",
-    "tests/host/ovn",
+    *(f"tests/host/ovn/test_{name}.py" for name in ("faults", "guests", "live_migration")),
 )
 """Tests of identity and faults, which hold with each engine, scheme and number of workers."""
 OF_HAPROXY = tuple(
