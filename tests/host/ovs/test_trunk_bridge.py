@@ -54,8 +54,9 @@ def moved_and_back(host: OpenvSwitch, words: tuple[str, ...]) -> None:
     assert made["external_ids"] == {"dfmeta": "trunk"}
     assert (made["fail_mode"], made["controller"]) == ([], [])
     assert made["datapath_type"] == bridges[BRIDGE]["datapath_type"]
+    # The switch has the bridge when it has numbered its ports.
+    assert host.ofport(inner) > 0 < host.ofport(outer)
     assert host.flows(bridge)[0].endswith("actions=NORMAL")
-    assert host.ofport(inner) > 0
     for name in ("tap1", inner):
         assert on(host, name) == trunk_bridge.Change(False, "tap1", bridge, inner)
     assert vms.rows(host) == rows
