@@ -1,6 +1,7 @@
 """A defect that the delivery of a port meets should cost that port some seconds, and no other."""
 
 import logging
+from collections.abc import Iterator
 
 import eventlet
 import pytest
@@ -39,8 +40,12 @@ class World:
 
 
 @pytest.fixture
-def world(load: Load) -> World:
-    return World(load, subport_identity="parent")
+def world(load: Load) -> Iterator[World]:
+    result = World(load, subport_identity="parent")
+    yield result
+    # The last retry ends here, and not in another test.
+    result.refused.clear()
+    eventlet.sleep(LONGEST_PAUSE)
 
 
 def test_port_that_is_refused_is_dropped_and_handed_on_again(
