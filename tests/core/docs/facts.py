@@ -297,9 +297,12 @@ def _proxy() -> Iterable[str]:
 
 
 def _commands() -> Iterable[str]:
-    yield f"closes the rest after {service.GRACE:g} seconds"
     names = (TOKEN, tokens.KEY_FILE, saved_state.FILE, tag_devices.RULES, *DEFAULT_FILES)
     yield from (f"``{name}``" for name in names)
+
+
+def _dfmeta_agent() -> Iterable[str]:
+    yield f"closes the rest after {service.GRACE:g} seconds"
 
 
 def _store_api() -> Iterable[str]:
@@ -333,6 +336,7 @@ FACTS: Mapping[str, Callable[[], Iterable[str]]] = {
     "commands": _commands,
     "decisions": _decisions,
     "devices": _devices,
+    "dfmeta-agent": _dfmeta_agent,
     "dfmeta-cni": _dfmeta_cni,
     "meta-ip": _meta_ip,
     "migrate": _migrate,

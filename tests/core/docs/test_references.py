@@ -112,6 +112,17 @@ def test_dfmeta_agent_reads_no_option_of_the_store_alone() -> None:
 # Commands
 
 
+def test_manual_page_has_each_command_with_its_options() -> None:
+    page = (SOURCE.parents[1] / "etc/man/man1/dfmeta.1").read_text(encoding="utf-8")
+    parts = page.replace("\\-", "-").split("\n.SS ")
+    texts = {part.partition("\n")[0]: part for part in parts}
+    assert texts.keys() - {parts[0].partition("\n")[0]} == ALL.keys() - {"dfmeta"}
+    for path, command in ALL.items():
+        for option in command.params:
+            names = [name for name in option.opts if name.startswith("--")]
+            assert all(f"\n.B {name}" in texts.get(path, parts[0]) for name in names), (path, names)
+
+
 def test_help_of_each_command_has_its_statuses_and_examples_that_are_accepted() -> None:
     for path, command in LEAVES.items():
         assert "Exit status: 0, or 1 when " in (command.epilog or ""), path

@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
+from click.shell_completion import get_completion_class
 from oslo_config import generator
 
-from dfmeta.cli.ctl import COMMANDS
+from dfmeta.cli.ctl import COMMANDS, cli
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "etc/dfmeta/dfmeta.conf.sample"
@@ -42,3 +43,12 @@ def test_the_unit_starts_what_is_installed_and_keeps_the_listener() -> None:
     assert "dfmeta-agent --config-file /etc/dfmeta/dfmeta.conf" in text
     assert "Type=notify" in text
     assert re.search(r"^FileDescriptorStoreMax=[1-9]", text, re.MULTILINE)
+
+
+def test_completion_of_each_shell_is_made_by_click() -> None:
+    for shell, file in (("bash", "dfmeta"), ("zsh", "_dfmeta"), ("fish", "dfmeta.fish")):
+        kind = get_completion_class(shell)
+        assert kind is not None
+        values = kind(cli, {}, "dfmeta", "_DFMETA_COMPLETE").source_vars()
+        made = kind.source_template % values
+        assert (ROOT / "etc/completion" / file).read_text() == made, shell
