@@ -17,6 +17,7 @@ from dfmeta import metrics
 from dfmeta.errors import SourceError
 from dfmeta.model import Port, PortId, PortKind, PortState
 from dfmeta.ovsdb.external_ids import instance_of, name_of, project_of
+from dfmeta.runtime.clock import POLL
 from dfmeta.runtime.throttle import FIRST_PAUSE, LONGEST_PAUSE
 from dfmeta.sources import resolver as module
 from dfmeta.sources.resolution import PORT_PROJECT_AFTER, SourceAnswer, merge, open_fields
@@ -158,7 +159,7 @@ def until(predicate: Callable[[], object]) -> None:
     end = CLOCK.now() + 600
     while not predicate():
         assert CLOCK.now() < end
-        eventlet.sleep(0.1)
+        eventlet.sleep(POLL)
 
 
 def count(source: str, outcome: str) -> float:
