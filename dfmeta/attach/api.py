@@ -15,19 +15,20 @@ request, one port and one instance.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from dfmeta.attach import documents
-from dfmeta.attach.audit import AttachmentAudit
 from dfmeta.attach.documents import NOT_HERE, ApiRefusalError, json_answer, refuse
-from dfmeta.attach.limits import Alone
 from dfmeta.attach.model import Attachment, Network, Parent, unknown_network
+from dfmeta.attach.trunk_loop import Alone
 from dfmeta.errors import AttachError
 from dfmeta.model import TTL_MAX, Answer, GuestRequest, Port, PortKind
 from dfmeta.runtime.clock import ANSWER_TIMEOUT
+from dfmeta.runtime.throttle import ALL_GUESTS, Complaints
 from dfmeta.store.guest.requests import split_path
 
 
@@ -76,6 +77,8 @@ def _names(port: Port, ids: frozenset[str]) -> bool:
 if TYPE_CHECKING:
     # A worker uses this module, and has no database.
     from dfmeta.attach.engine import AttachmentEngine
+
+LOG = logging.getLogger(__name__)
 
 HEADER: Final = "x-dfmeta-token"
 TTL_HEADER: Final = "x-dfmeta-token-ttl-seconds"
@@ -155,13 +158,12 @@ class AttachmentApi:
         quota: int,
         wait: Callable[[Port], int] = lambda port: 0,
         apart: Callable[[Callable[[], bytes]], bytes] = lambda work: work(),
-        audit: AttachmentAudit | None = None,
     ) -> None:
         self._engine, self._tokens, self._networks = engine, tokens, networks
         self.access, self.quota = access, quota
         self._wait, self._apart = wait, apart
         self._alone = Alone("another list of the VM")
-        self._audit = audit or AttachmentAudit()
+        self._audit = AttachmentAudit()
 
     def allows(self, port: Port) -> bool:
         """Return whether the VM at *port* gets attachments."""
@@ -362,3 +364,56 @@ def _name(call: ApiCall) -> str:
 def _word(answer: Answer) -> str:
     """Return the word for programs in a refusal."""
     return answer.body.split(b'"', 4)[3].decode()
+
+
+class AttachmentAudit:
+    """The audit of attachments: one log line for each change, and for each refused request.
+
+    Trust: container ids and names of devices have been checked for their form. A line has no token
+    and no label. A VM can send any number of requests that are refused: the lines of one port are
+    limited.
+    """
+
+    def __init__(self) -> None:
+        self._refusals = Complaints(LOG)
+
+    def changed(self, verb: str, port: Port, attachment: Attachment) -> None:
+        """Note that an attachment was made, or that a VM has deleted it."""
+        LOG.info(
+            "Attachments: %s (%s): %s %s of container %s, network %s, VLAN %d, %s",
+            port.name,
+            port.instance_id,
+            verb,
+            attachment.ifname,
+            attachment.container,
+            attachment.network,
+            attachment.vid,
+            attachment.ip,
+        )
+
+    def collected(self, port: Port, network: str, removed: int) -> None:
+        """Note that a runtime's garbage collection has removed attachments."""
+        LOG.info(
+            "Attachments: %s (%s): %d of network %s removed by garbage collection",
+            port.name,
+            port.instance_id,
+            removed,
+            network,
+        )
+
+    def refused(self, port: Port, what: str, status: int, error: str) -> None:
+        """Note a refused request.
+
+        :param what: method and kind of the request, none of the guest's own text.
+        :param error: its word, see :func:`dfmeta.attach.documents.refusal`.
+        """
+        self._refusals.about(
+            port.endpoint or ALL_GUESTS,
+            what,
+            "Attachments: %s (%s): %s refused with %d, %s",
+            port.name,
+            port.instance_id,
+            what,
+            status,
+            error,
+        )

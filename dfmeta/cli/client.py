@@ -16,22 +16,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
+from ipaddress import IPv6Address
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 from oslo_config import cfg
 
 from dfmeta.conf import values
+from dfmeta.conf.agent import layout_of
+from dfmeta.conf.metadata import keys_of, meta_of
 from dfmeta.conf.values import Differences
 from dfmeta.doctor.agent import Agent, HangsError, another_program
+from dfmeta.doctor.facts import HostSettings, MetaSide
 from dfmeta.doctor.finding import listed
 from dfmeta.errors import NotRunningError, UpstreamError
 from dfmeta.host.listeners import TcpListener, listener_at, listeners_of
 from dfmeta.host.process import read_process
 from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.http.responses import HttpResponse
+from dfmeta.ovsdb.vswitchd import management_socket
 from dfmeta.runtime import clock
 from dfmeta.runtime.clock import ANSWER_TIMEOUT
+from dfmeta.runtime.saved_state import UNREADABLE, SavedState, read_state
 from dfmeta.store import strictjson
 from dfmeta.wiring.process import lock_name
 
@@ -182,3 +189,40 @@ def _owner(path: str) -> int:
         return os.stat(path).st_uid
     except OSError:
         return 0
+
+
+def make_host_settings(conf: cfg.ConfigOpts) -> HostSettings:
+    """Return the settings of the host that follow from *conf* and state_path."""
+    group = conf.df_metadata
+    bridge, ovsdb = group.integration_bridge, group.ovsdb_connection
+    meta, state = meta_of(conf), SavedState()
+    with contextlib.suppress(*UNREADABLE):
+        state = read_state(Path(group.state_path))
+    return HostSettings(
+        bridge=bridge,
+        tap=group.metadata_interface,
+        ip=group.ip,
+        host_ip=group.host_ip,
+        port=group.port or state.port or None,
+        listener=state.listener,
+        route_table=group.route_table,
+        layout=layout_of(group),
+        ovsdb=ovsdb,
+        socket=str(management_socket(group.openflow_connection, ovsdb, bridge)),
+        admin=group.admin_listen,
+        state_path=group.state_path,
+        sources=tuple(group.identity_sources),
+        needs_project=group.backend == "nova",
+        host_service=state.host_service,
+        ip6=tuple(str(IPv6Address(text)) for text in group.ip6),
+        host_ip6=str(IPv6Address(group.host_ip6)),
+        listener6=state.listener6,
+        keys=keys_of(conf),
+        meta=None
+        if meta is None
+        else MetaSide(
+            meta,
+            conf.METADATA.provider_vlan_id,
+            str(management_socket("auto", ovsdb, meta.bridge)),
+        ),
+    )

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.client import agent_of, report_differences, take_over
+from dfmeta.cli.client import agent_of, make_host_settings, report_differences, take_over
 from dfmeta.cli.common import JSON, command, listing_options, print_rows
 from dfmeta.cli.port_argument import find, no_such_port
 from dfmeta.doctor.facts import HostSettings, KnownPort
@@ -23,7 +23,6 @@ from dfmeta.model import Endpoint
 from dfmeta.ovsdb.rows import Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.runtime import clock
-from dfmeta.wiring.host import make_host_settings
 
 COLUMNS: Final = {
     "table": "TABLE",

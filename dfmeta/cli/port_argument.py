@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from oslo_config import cfg
 
-from dfmeta.cli.client import agent_of
+from dfmeta.cli.client import agent_of, make_host_settings
 from dfmeta.doctor import find_port
 from dfmeta.doctor.facts import KnownPort
 from dfmeta.errors import UsageError
 from dfmeta.model import PortKind
 from dfmeta.ovsdb.rows import Interface, Snapshot
-from dfmeta.wiring.host import make_host_settings
 
 
 def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:

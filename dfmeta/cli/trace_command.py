@@ -16,7 +16,7 @@ import click
 from oslo_config import cfg
 
 from dfmeta.apps.switch_facts import read_flows
-from dfmeta.cli.client import agent_of, report_differences, take_over
+from dfmeta.cli.client import agent_of, make_host_settings, report_differences, take_over
 from dfmeta.cli.common import command, config_options
 from dfmeta.cli.port_argument import find_with_trunks
 from dfmeta.doctor import checks_host, checks_switch, find_port, table
@@ -38,7 +38,6 @@ from dfmeta.model import OBSERVED, VID_MAX, Endpoint, GuestAddress, PortState
 from dfmeta.ovsdb.rows import RESTORE_WAIT, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
-from dfmeta.wiring.host import make_host_settings
 
 LEADS: Final = (
     "The path leads to the proxy and back. The flows were traced on the switch, and the host "

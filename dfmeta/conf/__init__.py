@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 
 from oslo_config import cfg, types
 
-from dfmeta.conf import agent, attachments, haproxy, limits, metadata, neutron, nova, ovn, store
+from dfmeta.conf import agent, attachments, haproxy, limits, metadata, neutron, nova, store
 from dfmeta.conf.kinds import without_password
 from dfmeta.errors import ConfigError, UnknownOptionError, UsageError
 
@@ -27,7 +27,7 @@ GROUPS = (
     (attachments.GROUP, attachments.OPTS),
     (limits.GROUP, limits.OPTS),
     (neutron.GROUP, neutron.OPTS),
-    (ovn.GROUP, ovn.OPTS),
+    (neutron.OVN, neutron.OVN_OPTS),
     (limits.RATE_GROUP, limits.RATE_OPTS),
     (store.GROUP, store.OPTS),
 )
@@ -65,7 +65,7 @@ COMMON = [
 
 
 SAMPLE: Final = "etc/dfmeta/dfmeta.conf.sample lists all options"
-_SHARED: Final = ("DEFAULT", neutron.GROUP.name, ovn.GROUP.name, "METADATA", "metadata")
+_SHARED: Final = ("DEFAULT", neutron.GROUP.name, neutron.OVN.name, "METADATA", "metadata")
 """Groups that files of Neutron and Nova have too."""
 _OF_OTHERS: Final = "state_path"
 """Option of Neutron and Nova there that dfmeta has in another group."""
@@ -238,7 +238,6 @@ def _check(conf: cfg.ConfigOpts) -> None:
     attachments.check(conf)
     nova.check(conf)
     neutron.check(conf)
-    ovn.check(conf)
     store.check(conf)
 
 

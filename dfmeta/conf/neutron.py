@@ -1,8 +1,10 @@
-"""Options of Neutron's API, as an identity source and for attachments, group ``[neutron]``.
+"""Options of Neutron's API, as an identity source and for attachments, group ``[neutron]``, and of
+OVN's southbound database as an identity source, group ``[ovn]``.
 
-The names are those that keystoneauth1 gives to every OpenStack service's client, so that a
-``[neutron]`` section of nova.conf can be copied. keystoneauth1's plugins define the options of
-authentication, which are registered when Neutron is used.
+The names of ``[ovn]`` are those of Neutron's agents. The others are those that keystoneauth1 gives
+to every OpenStack service's client, so that a ``[neutron]`` section of nova.conf can be copied.
+keystoneauth1's plugins define the options of authentication, which are registered when Neutron is
+used.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any, Final
 
 from oslo_config import cfg, types
 
-from dfmeta.conf.kinds import Several, Text, check_file
+from dfmeta.conf.kinds import Several, Text, check_file, has_port
 from dfmeta.errors import ConfigError
 from dfmeta.http.client import client_context
 
@@ -81,6 +83,35 @@ OPTS: Final = [
         help="PEM file with the client certificate for Keystone and Neutron. Unset: none is sent.",
     ),
     cfg.StrOpt("keyfile", help="PEM file with the private key of certfile."),
+]
+OVN: Final = cfg.OptGroup(
+    name="ovn",
+    title="OVN's southbound database as an identity source",
+    help="Used when identity_sources contains ovn. dfmeta only reads this host's ports there.",
+)
+_METHOD: Final = re.compile(r"unix:/\S+|(tcp|ssl):\S+:\d+")
+OVN_FILES: Final = {
+    "ovn_sb_private_key": "private key",
+    "ovn_sb_certificate": "certificate of ovn_sb_private_key",
+    "ovn_sb_ca_cert": "certificates of the authorities for the database's certificate",
+}
+OVN_OPTS: Final = [
+    cfg.Opt(
+        "ovn_sb_connection",
+        type=Several(
+            Text(
+                "unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT with a port from 1 to 65535",
+                lambda text: _METHOD.fullmatch(text) and has_port(text),
+                example="tcp:192.0.2.10:6642",
+            )
+        ),
+        help="Address of the database, or those of a cluster's members with commas between them. "
+        "Unset: that of ovn-controller, external_ids:ovn-remote of Open_vSwitch.",
+    ),
+    *(
+        cfg.StrOpt(name, default="", help=f"PEM file with the {noun}, for ssl: addresses.")
+        for name, noun in OVN_FILES.items()
+    ),
 ]
 
 
@@ -191,6 +222,6 @@ def check(conf: cfg.ConfigOpts) -> None:
             cause="keyfile is set and has no effect without it",
             remedy="Set both, or neither",
         )
-    group = conf.neutron
-    for option in ("cafile", "certfile", "keyfile"):
-        check_file(f"[neutron] {option}", group[option])
+    for group, options in (("neutron", ("cafile", "certfile", "keyfile")), ("ovn", OVN_FILES)):
+        for option in options:
+            check_file(f"[{group}] {option}", conf[group][option])

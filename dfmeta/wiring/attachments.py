@@ -25,7 +25,7 @@ from dfmeta.conf.metadata import keys_of
 from dfmeta.errors import AttachDriverError, AttachError, ConfigError, DfmetaError
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Port, PortKind
-from dfmeta.neutron.trunks import NeutronTrunks
+from dfmeta.neutron.client import NeutronTrunks
 from dfmeta.ovsdb.idl import Ovsdb
 from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
 from dfmeta.proxy.attachments import LocalAttachments

@@ -19,8 +19,7 @@ from typing import Any, Final
 
 from dfmeta.attach.model import Network
 from dfmeta.errors import AttachDriverError, ConfigError, DfmetaError, SourceError
-from dfmeta.neutron.client import Row
-from dfmeta.neutron.trunks import NeutronTrunks, attachment_of
+from dfmeta.neutron.client import NeutronTrunks, Row, attachment_of
 from dfmeta.runtime import clock
 from dfmeta.runtime.clock import ANSWER_TIMEOUT
 from dfmeta.runtime.throttle import LONGEST_PAUSE, LogThrottle

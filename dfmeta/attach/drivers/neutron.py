@@ -32,10 +32,10 @@ from dfmeta.errors import (
     AttachQuotaError,
     SourceError,
 )
-from dfmeta.neutron.client import Row
-from dfmeta.neutron.trunks import (
+from dfmeta.neutron.client import (
     MARK,
     NeutronTrunks,
+    Row,
     Trunk,
     VmPort,
     attachment_of,

@@ -45,7 +45,7 @@ from dfmeta.ovsdb import trunk_bridge
 from dfmeta.ovsdb.external_ids import META_KEYS, PROVIDER_IDS
 from dfmeta.ovsdb.meta_bridge import SKIP_CLEANUP, mark_of
 from dfmeta.proxy import recent, tokens
-from dfmeta.proxy.engines import supervisor
+from dfmeta.proxy.engines import engine
 from dfmeta.proxy.engines.workers import workers
 from dfmeta.runtime import clock, saved_state, throttle
 from dfmeta.store import strictjson
@@ -289,11 +289,11 @@ def _proxy() -> Iterable[str]:
     yield f"({recent.TEXT_MAX} characters at most)"
     yield {1.0: "once a second"}[clock.CHECK_INTERVAL]
     yield f"not answered for {workers.SILENT * clock.CHECK_INTERVAL:g} s"
-    yield f"After {supervisor.HANGS * clock.CHECK_INTERVAL:g} s it is killed"
+    yield f"After {engine.HANGS * clock.CHECK_INTERVAL:g} s it is killed"
     yield f"{clock.ANSWER_TIMEOUT:g} s after its time"
     yield f"full for {workers.SETTLE_TIMEOUT:g} s"
     yield f"after {service.GRACE:g} seconds"
-    yield f"{supervisor.DRAIN:g} seconds to finish"
+    yield f"{engine.DRAIN:g} seconds to finish"
 
 
 def _commands() -> Iterable[str]:

@@ -11,7 +11,7 @@ import pytest
 from dfmeta.attach.drivers import networks as network_module
 from dfmeta.attach.drivers.networks import Chosen, NeutronNetworks
 from dfmeta.errors import AttachDriverError
-from dfmeta.neutron.trunks import NeutronTrunks
+from dfmeta.neutron.client import NeutronTrunks
 
 PODS = {"pods": Chosen("n", "s")}
 

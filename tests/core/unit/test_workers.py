@@ -16,7 +16,7 @@ from dfmeta import metrics
 from dfmeta.http.limits import Limits
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
-from dfmeta.proxy.engines import supervisor
+from dfmeta.proxy.engines import engine
 from dfmeta.proxy.engines.engine import EngineSettings
 from dfmeta.proxy.engines.workers import workers as workers_module
 from dfmeta.proxy.engines.workers.calls import WorkerAnswers
@@ -195,7 +195,7 @@ def test_a_worker_that_hangs_is_not_serving_and_then_replaced(
 
 
 def test_a_worker_that_answers_late_lives(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "HANGS", 1_000_000)
+    monkeypatch.setattr(engine, "HANGS", 1_000_000)
     before = world.one()
     for _ in range(3):
         process(before).answers = False
@@ -210,7 +210,7 @@ def test_a_worker_that_answers_late_lives(world: World, monkeypatch: pytest.Monk
 def test_round_that_the_daemon_was_late_in_does_not_count(world: World) -> None:
     before = world.one()
     process(before).answers = False
-    for _ in range(10 * supervisor.HANGS):
+    for _ in range(10 * engine.HANGS):
         CLOCK.advance(2 * clock.CHECK_INTERVAL)
         let_hub_run()
     assert not before.silent
@@ -220,7 +220,7 @@ def test_round_that_the_daemon_was_late_in_does_not_count(world: World) -> None:
 def test_a_worker_that_has_no_room_for_the_news_is_ended_before_the_guest_goes_on(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "HANGS", 1_000_000)
+    monkeypatch.setattr(engine, "HANGS", 1_000_000)
     worker, count = world.one(), lost("full")
     process(worker).stop()
     worker.pipe.send("rebind", "x" * 5_000_000)
@@ -245,7 +245,7 @@ def test_a_worker_that_does_not_come_up_is_ended(world: World) -> None:
     count = lost("start")
     World.answers = False
     process(world.one()).end(1)
-    CLOCK.advance(supervisor.START_TIMEOUT)
+    CLOCK.advance(engine.START_TIMEOUT)
     until(lambda: lost("start") > count, "it to be given up")
     World.answers = True
     until(lambda: world.workers.serving, "one that does")
@@ -270,7 +270,7 @@ def test_a_replaced_worker_that_does_not_end_is_ended(world: World) -> None:
     process(before).ends = False
     world.replace()
     until(lambda: world.done, "the replacement")
-    CLOCK.advance(supervisor.DRAIN + clock.ANSWER_TIMEOUT)
+    CLOCK.advance(engine.DRAIN + clock.ANSWER_TIMEOUT)
     until(lambda: before not in world.workers._workers, "its end")
     assert before.process.returncode == -9
     assert lost("stays") == count + 1
@@ -288,7 +288,7 @@ def test_a_worker_whose_successor_does_not_come_up_goes_on(
         until(lambda: len(world.workers._workers) == 2, "a successor")
         process(world.workers._workers[1]).end(1)
     let_hub_run()
-    CLOCK.advance(supervisor.START_TIMEOUT)
+    CLOCK.advance(engine.START_TIMEOUT)
     until(lambda: not world.workers._replacing, "the replacement to be given up")
     assert world.one() is before
     assert "continues with the old configuration" in caplog.text

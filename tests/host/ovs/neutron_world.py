@@ -24,8 +24,7 @@ from dfmeta.attach.model import (
     Parent,
 )
 from dfmeta.errors import SourceError
-from dfmeta.neutron.client import NeutronApi
-from dfmeta.neutron.trunks import NeutronTrunks
+from dfmeta.neutron.client import NeutronApi, NeutronTrunks
 from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.subport_list import KEY
 from dfmeta.ovsdb.trunk_bridge import enable

@@ -31,12 +31,11 @@ from dfmeta.errors import HaproxyError
 from dfmeta.http.server import HttpServer
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.model import Endpoint
-from dfmeta.proxy.engines.engine import Engine, EngineSettings
+from dfmeta.proxy.engines.engine import HEAD_START, Engine, EngineSettings, Restarts, watch
 from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import Entries, GuestMap
 from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan
 from dfmeta.proxy.engines.haproxy.process import Process
-from dfmeta.proxy.engines.supervisor import HEAD_START, Restarts, watch
 from dfmeta.proxy.replicator import SETTLE_TIMEOUT, Replicator
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.threads import Event, Semaphore

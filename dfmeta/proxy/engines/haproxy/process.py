@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from dfmeta.errors import HaproxyError
 from dfmeta.http.responses import PIECE
+from dfmeta.proxy.engines.engine import DRAIN, START_TIMEOUT
 from dfmeta.proxy.engines.haproxy.config import (
     FRONTEND,
     LINES,
@@ -38,7 +39,6 @@ from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import GuestMap
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan
 from dfmeta.proxy.engines.haproxy.runtime import Runtime
-from dfmeta.proxy.engines.supervisor import DRAIN, START_TIMEOUT
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import wait_for_io
 from dfmeta.runtime.throttle import FIRST_PAUSE, LogThrottle, counted

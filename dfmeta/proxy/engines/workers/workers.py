@@ -30,12 +30,13 @@ from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import ACCEPTED
 from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import endpoint_state
-from dfmeta.proxy.engines.engine import Engine, EngineSettings
-from dfmeta.proxy.engines.supervisor import (
+from dfmeta.proxy.engines.engine import (
     DRAIN,
     HANGS,
     HEAD_START,
     START_TIMEOUT,
+    Engine,
+    EngineSettings,
     Restarts,
     watch,
 )

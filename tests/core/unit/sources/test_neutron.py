@@ -11,7 +11,7 @@ import dfmeta.conf
 from dfmeta.conf import neutron as neutron_options
 from dfmeta.errors import ConfigError, SourceError
 from dfmeta.model import Port
-from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
+from dfmeta.neutron.client import AT_ONCE, LIST_FROM, NeutronApi, Row
 from dfmeta.runtime import clock
 from dfmeta.sources.neutron import NeutronSource
 from dfmeta.sources.source import Ownership, PortQuery
@@ -157,9 +157,9 @@ def test_questions_at_once_share_a_call() -> None:
     ports = Recording(*range(300))
     source = NeutronSource(ports, timeout=5)
     pool = eventlet.GreenPool()
-    answers = list(pool.imap(lambda number: ask(source, number), range(300 + IDS_AT_ONCE + 1)))
+    answers = list(pool.imap(lambda number: ask(source, number), range(300 + AT_ONCE + 1)))
     assert {answer.instance_id for answer in answers} == {A}
-    assert ports.calls == ["host", f"{IDS_AT_ONCE} ids", "1 ids"]
+    assert ports.calls == ["host", f"{AT_ONCE} ids", "1 ids"]
     assert {answer.instance_id for answer in pool.imap(lambda n: ask(source, n), range(3))} == {A}
     assert ports.calls[3:] == ["3 ids"]
     list(pool.imap(lambda number: ask(source, number), range(LIST_FROM)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dfmeta import metrics
 from dfmeta.errors import SHOWN, SourceError
 from dfmeta.model import Endpoint, NextHop, Port, PortId, PortKind, PortState
-from dfmeta.neutron.client import IDS_AT_ONCE, LIST_FROM, NeutronApi, Row
+from dfmeta.neutron.client import AT_ONCE, LIST_FROM, NeutronApi, Row
 from dfmeta.ovsdb.external_ids import (
     NEXT_HOPS_KEY,
     NEXT_HOPS_MAX,
@@ -280,14 +280,12 @@ def test_many_ports_take_few_calls(world: World) -> None:
     world.hops.round()
     assert world.api.calls == ["host", "1 ids", "2 networks"]
     assert (world.of(1), world.of(2)) == ((HOP,), ())
-    for number in range(1000, 1000 + 2 * IDS_AT_ONCE):
+    for number in range(1000, 1000 + 2 * AT_ONCE):
         world.api.networks[number] = uuid(number + 5000)
         world.api.elsewhere.add(number)
         world.hops.put(port(number))
     world.hops.round()
-    assert world.api.calls[3:] == ["host", *2 * [f"{IDS_AT_ONCE} ids"]] + 2 * [
-        f"{IDS_AT_ONCE} networks"
-    ]
+    assert world.api.calls[3:] == ["host", *2 * [f"{AT_ONCE} ids"]] + 2 * [f"{AT_ONCE} networks"]
 
 
 def test_known_next_hops_stay_while_neutron_is_away_and_go_with_their_port(world: World) -> None:
