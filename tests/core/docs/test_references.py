@@ -80,9 +80,7 @@ def test_each_example_of_a_configuration_loads(tmp_path: Path) -> None:
         assert set(re.findall(r"^    (\w+) = ", text, re.MULTILINE)) <= own
 
 
-def test_an_option_may_come_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_environment_may_give_an_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "OS_DF_METADATA__HOLD_TIMEOUT=4" in CONFIGURATION
     file = tmp_path / "dfmeta.conf"
     file.write_text("[df_metadata]\nhold_timeout = 3\n")
@@ -132,9 +130,7 @@ def test_help_of_each_command_has_its_statuses_and_examples_that_are_accepted() 
             command.make_context("dfmeta", shlex.split(example)[len(path.split()) :])
 
 
-def test_the_examples_run_one_after_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     scene(tmp_path)
     run = [

@@ -240,9 +240,7 @@ def test_restarted_daemon_lets_the_guest_through_until_it_floods_again(world: Wo
         assert reaches_controller(again, Host(1))
 
 
-def test_log_names_the_port_and_has_few_lines(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_names_port_in_few_lines(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for ofport in range(1, 10):
         world.plug(ofport)
         for _ in range(FIRST + 1):

@@ -188,9 +188,7 @@ def test_a_first_syn_is_released_after_its_flows_and_never_as_the_next_guests(
 
 
 @versions
-def test_all_tcp_of_a_known_guest_leaves_on_tap_metadata_with_key_mac_and_port(
-    world: World, version: int
-) -> None:
+def test_tcp_of_a_known_guest_goes_to_the_proxy_with_its_key(world: World, version: int) -> None:
     world.plug(3)
     guest = host(version, 3)
     released = world.introduce(guest)
@@ -204,9 +202,7 @@ def test_all_tcp_of_a_known_guest_leaves_on_tap_metadata_with_key_mac_and_port(
 
 
 @versions
-def test_address_on_another_port_and_another_address_are_not_known(
-    world: World, version: int
-) -> None:
+def test_known_address_is_that_of_one_port_and_service(world: World, version: int) -> None:
     for ofport in (1, 2):
         world.plug(ofport)
     guest = host(version)
@@ -285,9 +281,7 @@ def test_a_proxy_that_has_the_services_own_address_is_reached_and_answers() -> N
 
 
 @pytest.mark.parametrize("headers", [[HOP_BY_HOP], [DESTINATION], [routing(0)], [HOP_BY_HOP] * 9])
-def test_a_segment_behind_extension_headers_is_served(
-    world: World, headers: list[tuple[int, bytes]]
-) -> None:
+def test_extension_headers_are_passed_over(world: World, headers: list[tuple[int, bytes]]) -> None:
     world.plug(1)
     released = world.introduce(Host6(1), headers=headers)
     assert (released.port, ends_of(Frame(1, released.frame))["src"]) == (TAP.ofport, key_of(1, 6))
@@ -467,9 +461,7 @@ def test_all_other_solicitations_are_untouched(world: World) -> None:
     assert_untouched(world, frames)
 
 
-def test_forged_advertisements_are_untouched_and_leave_the_requests_of_others_alone(
-    world: World,
-) -> None:
+def test_forged_advertisements_are_untouched_and_change_nothing_for_others(world: World) -> None:
     for ofport in (1, 2):
         world.plug(ofport)
         world.introduce(Host6(ofport))

@@ -70,9 +70,7 @@ def places(lefts: list[Left]) -> list[tuple[str, int]]:
 # Known guests
 
 
-def test_twins_of_one_network_are_different_clients_and_get_their_own_answers(
-    bridges: Bridges,
-) -> None:
+def test_twins_of_a_network_are_different_clients_with_own_answers(bridges: Bridges) -> None:
     assert len({*own_keys(A), *own_keys(B)}) == 6
     for guest in (A, B):
         for (host, service, _syn), key in zip(
@@ -147,9 +145,7 @@ def asked(bridges: Bridges, target: str, *, op: int = 1) -> bytes:
     return Host(TAP_META, bridges.keys.gateway(4), source).question(target, op=op)
 
 
-def test_the_host_learns_the_meta_mac_of_a_meta_ip_and_guests_hear_nothing(
-    bridges: Bridges,
-) -> None:
+def test_host_learns_the_meta_mac_of_a_meta_ip_unheard_by_guests(bridges: Bridges) -> None:
     for guest in (A, B):
         for number in guest.addresses:
             key = str(KEYS.key_of(guest.endpoint, number))
@@ -284,9 +280,7 @@ HONEST = [
 forgeries = st.lists(st.sampled_from(HONEST) | forged(), min_size=10, max_size=30)
 
 
-def test_whatever_a_guest_makes_up_reaches_the_proxy_as_its_own_or_not_at_all(
-    bridges: Bridges,
-) -> None:
+def test_made_up_frames_reach_the_proxy_as_the_guests_own_or_never(bridges: Bridges) -> None:
     fates = Counter[str]()
 
     @few

@@ -87,9 +87,7 @@ def test_flows_follow_the_port(world: World) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_restarted_app_adopts_the_flows_of_next_hops_known_or_not(
-    world: World, known: bool
-) -> None:
+def test_restarted_app_adopts_flows_of_next_hops_known_or_not(world: World, known: bool) -> None:
     world.introduce(Host(1))
     sent, flows = world.switch.flow_mods, len(world.switch.flows)
     ports = [port if known else replace(port, next_hops=None) for port in world.registry.ports()]

@@ -183,9 +183,7 @@ def test_changed_flow_of_ours_is_corrected(world: World) -> None:
     assert picture(world.switch) == before
 
 
-def test_strays_and_flows_of_an_older_format_or_of_the_other_bridge_are_removed(
-    world: World,
-) -> None:
+def test_strays_and_flows_of_an_older_format_or_another_bridge_are_removed(world: World) -> None:
     world.plug(1)
     before = picture(world.switch)
     old = next(flow for flow in world.switch.flows if flow.table == 0 and is_ours(flow.cookie))
@@ -278,9 +276,7 @@ def test_number_of_a_port_that_another_row_takes_over_starts_anew(world: World) 
     assert out.port == ofp.OFPP_CONTROLLER
 
 
-def test_a_connection_that_is_lost_is_taken_up_again_with_the_difference_alone(
-    world: World,
-) -> None:
+def test_lost_connection_is_taken_up_again_with_the_difference_alone(world: World) -> None:
     busy(world)
     before, sent = picture(world.switch), world.switch.flow_mods
     world.controller.bridge.disconnected(world.link)

@@ -64,9 +64,7 @@ def test_the_controller_gets_a_first_syn_with_its_tag(world: World, version: int
 
 
 @versions
-def test_containers_with_the_same_addresses_have_their_own_keys_and_answers(
-    world: World, version: int
-) -> None:
+def test_containers_with_equal_addresses_have_keys_of_their_own(world: World, version: int) -> None:
     guest = host(version)
     for vid in (0, *VIDS):
         released = world.introduce(guest, tags=tags_of(vid))
@@ -148,9 +146,7 @@ def test_the_mac_of_an_untagged_port_decides_nothing(world: World) -> None:
 
 
 @versions
-def test_a_subport_that_is_removed_has_no_flows_and_its_siblings_keep_theirs(
-    world: World, version: int
-) -> None:
+def test_removed_subport_has_no_flows_and_siblings_keep_theirs(world: World, version: int) -> None:
     guest = host(version)
     released = {vid: world.introduce(guest, tags=[vid]) for vid in VIDS}
     world.unplug(1, 100)

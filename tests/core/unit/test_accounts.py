@@ -78,17 +78,13 @@ def test_unused_account_is_another_one_each_time() -> None:
     assert len({accounts.unused() for _ in range(5)}) > 1
 
 
-def test_host_without_an_unused_account_is_an_error(
-    process: Callable[..., None], tmp_path: Path
-) -> None:
+def test_host_without_unused_account_is_error(process: Callable[..., None], tmp_path: Path) -> None:
     process(10, FIRST, 0, 0, 0)
     with pytest.raises(OSError, match="all user ids from 65536 to 99999 are in use"):
         accounts.unused(proc=tmp_path, order=lambda numbers: numbers[:1])
 
 
-def test_others_of_an_account_are_all_but_the_process_that_asks(
-    process: Callable[..., None], tmp_path: Path
-) -> None:
+def test_sharers_exclude_the_asking_process(process: Callable[..., None], tmp_path: Path) -> None:
     process(os.getpid(), 990, 990, 990, 990)
     process(3, 0, 0, 0, 0)
     assert accounts.others(990, proc=tmp_path) == []

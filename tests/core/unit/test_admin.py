@@ -44,9 +44,7 @@ def test_liveness_is_200_before_readiness(application: AdminApplication, health:
         assert response.content_type == "application/json"
 
 
-def test_the_daemon_is_ready_when_no_condition_is_missing(
-    application: AdminApplication, health: Health
-) -> None:
+def test_daemon_is_ready_with_all_conditions(application: AdminApplication, health: Health) -> None:
     conditions = {"ovsdb": False, "flows": False, "proxy": True}
     for name in conditions:
         health.watch(name, lambda name=name: conditions[name])

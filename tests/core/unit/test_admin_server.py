@@ -158,9 +158,7 @@ def test_a_body_that_stops_coming_is_408(world: World) -> None:
 # Memory
 
 
-def test_longest_waiting_body_is_closed_for_memory(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oldest_body_is_closed_for_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_server, "HELD", 1000)
     before = counted("memory")
     socks = [world.connect(peer) for peer in (PEER, OTHER, PEER)]
@@ -175,9 +173,7 @@ def test_longest_waiting_body_is_closed_for_memory(
     world.holds(0)
 
 
-def test_unread_answers_are_closed_for_memory(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unread_answers_close_for_memory(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_server, "HELD", 3 * len(LARGE))
     before = counted("memory")
     unread = [world.connect() for _ in range(6)]
@@ -192,9 +188,7 @@ def test_unread_answers_are_closed_for_memory(
         sock.close()
 
 
-def test_bodies_that_wait_for_memory_do_not_deadlock(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_bodies_do_not_deadlock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_server, "HELD", 1000)
     socks = [world.connect() for _ in range(2)]
     for sock in socks:

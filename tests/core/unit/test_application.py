@@ -278,9 +278,7 @@ def test_a_defect_is_500_without_details_and_logged_with_its_traceback(
 
 
 @pytest.mark.parametrize("reply", [Answer(200, b"secret"), AWAY, RuntimeError("x")])
-def test_an_answer_does_not_leave_after_the_guest_has_changed(
-    world: World, reply: Answer | Exception
-) -> None:
+def test_no_answer_leaves_to_a_changed_guest(world: World, reply: Answer | Exception) -> None:
     world.backend.reply = reply
     world.backend.meanwhile = lambda: world.registry.set_port(port(instance=OTHER_INSTANCE))
     with pytest.raises(Abandoned, match="changed"):
@@ -543,9 +541,7 @@ def test_a_guest_above_its_rate_is_delayed_and_then_refused() -> None:
 # What is logged
 
 
-def test_each_kind_of_error_is_logged_once_with_its_remedy(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_kinds_of_errors_have_their_remedy(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for reply in (
         BackendUnreachableError(backend="fake", cause="it is away", remedy="Start it"),
         Answer(403, b"no", remark="Mend it"),

@@ -46,9 +46,7 @@ def networks(neutron: Trunks) -> NeutronNetworks:
     return NeutronNetworks(cast("NeutronTrunks", neutron), PODS)
 
 
-def test_requests_wait_for_the_answer_that_the_start_waits_for(
-    networks: NeutronNetworks, neutron: Trunks
-) -> None:
+def test_requests_wait_for_the_starts_answer(networks: NeutronNetworks, neutron: Trunks) -> None:
     with ThreadPoolExecutor(3) as pool:
         start = pool.submit(networks.refresh)
         neutron.asked.wait()

@@ -32,9 +32,7 @@ def test_nothing_configured_asks_for_no_token(load: Load) -> None:
     assert make_authorizer(load()) is None
 
 
-def test_an_issuer_and_a_file_go_together(
-    load: Load, tokens: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_issuer_goes_with_file(load: Load, tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Issuer() as issuer:
         issuer.keys = [jwk(KEY, kid="rsa")]
         options = {

@@ -82,9 +82,7 @@ def test_a_batch_is_a_bundle_with_a_barrier_behind_it(channel: Channel, datapath
         assert pending.wait(SOON) == []
 
 
-def test_no_two_messages_share_an_xid_and_no_two_bundles_a_number(
-    channel: Channel, datapath: Datapath
-) -> None:
+def test_xids_and_bundle_numbers_are_unique(channel: Channel, datapath: Datapath) -> None:
     for _ in range(2):
         channel.commit(mods(channel), "the fixed flows")
     channel.request(channel.wire.dump_all(), "a dump")
@@ -103,9 +101,7 @@ def test_xids_start_again_after_the_highest(channel: Channel, datapath: Datapath
     assert [message.xid for message in datapath.sent] == [ofp.MAX_XID, 1]
 
 
-def test_a_batch_is_confirmed_by_its_own_barrier_alone(
-    channel: Channel, datapath: Datapath
-) -> None:
+def test_own_barrier_alone_confirms_a_batch(channel: Channel, datapath: Datapath) -> None:
     first = channel.commit(mods(channel), "the first")
     let_hub_run()
     barrier = datapath.sent[-1].xid
@@ -118,9 +114,7 @@ def test_a_batch_is_confirmed_by_its_own_barrier_alone(
     assert not second.finished
 
 
-def test_a_refusal_of_any_part_is_the_batchs_error_once_it_is_done(
-    channel: Channel, datapath: Datapath
-) -> None:
+def test_refusal_of_any_part_is_the_batchs_error(channel: Channel, datapath: Datapath) -> None:
     pending = channel.commit(mods(channel), "the fixed flows")
     let_hub_run()
     assert channel.error(datapath.sent[2].xid, *REFUSED)
@@ -160,9 +154,7 @@ def test_a_dump_in_parts_is_one_answer(channel: Channel, datapath: Datapath) -> 
     assert pending.wait(SOON) == ["a", "b", "c"]
 
 
-def test_a_silent_switch_is_a_timeout_that_names_the_batch(
-    channel: Channel, datapath: Datapath
-) -> None:
+def test_silent_switch_is_a_timeout_of_the_batch(channel: Channel, datapath: Datapath) -> None:
     pending = channel.commit(mods(channel), "the fixed flows")
     with pytest.raises(SwitchTimeoutError, match=r"did not confirm the fixed flows within 0\.01 s"):
         pending.wait(SOON)
@@ -171,9 +163,7 @@ def test_a_silent_switch_is_a_timeout_that_names_the_batch(
     assert pending.wait(SOON) == []
 
 
-def test_requests_under_way_fail_with_their_connection(
-    channel: Channel, datapath: Datapath
-) -> None:
+def test_open_requests_fail_with_their_connection(channel: Channel, datapath: Datapath) -> None:
     batch = channel.commit(mods(channel), "the fixed flows")
     request = channel.request(channel.wire.dump_all(), "the dump of flows")
     waiting = eventlet.spawn(pytest.raises, NotConnectedError, batch.wait, 5)
@@ -185,9 +175,7 @@ def test_requests_under_way_fail_with_their_connection(
         request.wait(SOON)
 
 
-def test_a_first_refusal_is_not_hidden_by_the_loss_of_the_connection(
-    channel: Channel, datapath: Datapath
-) -> None:
+def test_lost_connection_does_not_hide_a_refusal(channel: Channel, datapath: Datapath) -> None:
     batch = channel.commit(mods(channel), "the fixed flows")
     let_hub_run()
     channel.error(datapath.sent[1].xid, *REFUSED)
@@ -196,9 +184,7 @@ def test_a_first_refusal_is_not_hidden_by_the_loss_of_the_connection(
         batch.wait(SOON)
 
 
-def test_a_late_end_of_an_old_connection_does_not_end_the_new_one(
-    channel: Channel, datapath: Datapath
-) -> None:
+def test_late_end_of_a_connection_spares_the_next(channel: Channel, datapath: Datapath) -> None:
     batch = channel.commit(mods(channel), "the fixed flows")
     new = Datapath()
     channel.attach(new)

@@ -85,9 +85,7 @@ def test_an_error_names_the_help_of_its_command(dfmeta: Callable[..., Said]) -> 
         assert line.endswith(f"{text} See {command} --help [wrong-usage]")
 
 
-def test_the_configuration_is_named_before_and_after_the_command(
-    dfmeta: Callable[..., Said], tmp_path: Path
-) -> None:
+def test_configuration_stands_at_either_place(dfmeta: Callable[..., Said], tmp_path: Path) -> None:
     files = []
     for name in (INSTANCE, OTHER_INSTANCE):
         url = f"sqlite:///{tmp_path}/{name}.db"

@@ -84,9 +84,7 @@ def test_count_does_not_change_the_arguments(world: World) -> None:
     ]
 
 
-def test_number_of_remembered_ports_is_bounded(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remembered_ports_are_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throttle, "PORTS", 10)
     for number in range(1, 1001):
         world.complain(Endpoint(number))

@@ -257,9 +257,7 @@ def test_certificates_that_can_be_loaded_are_taken(load: Load, authority: Author
     assert [conf[name] for name in names] == [str(value) for value in values]
 
 
-def test_a_file_that_holds_no_certificate_or_key_is_named(
-    load: Load, authority: Authority, tmp_path: Path
-) -> None:
+def test_file_without_a_key_is_named(load: Load, authority: Authority, tmp_path: Path) -> None:
     pair, path = authority.issue("client"), tmp_path / "odd.pem"
     broken = pair.certificate.read_bytes().replace(b"A", b"!")
     encrypted = authority.issue("x", passphrase="x").key.read_bytes()
@@ -359,9 +357,7 @@ def test_the_name_of_today_has_precedence_over_the_former_one(load: Load) -> Non
     assert load(**both).nova_metadata_host == "192.0.2.8"
 
 
-def test_the_default_files_are_read_unless_others_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_files_give_way_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, port in (("a", 1), ("b", 2)):
         (tmp_path / name).write_text(f"[df_metadata]\nport = {port}\n")
     files = [str(tmp_path / name) for name in ("a", "b", "missing")]
@@ -377,9 +373,7 @@ def test_options_of_a_command_are_read_from_its_arguments(load: Load) -> None:
     assert not load().debug
 
 
-def test_a_file_that_cannot_be_read_is_named_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "dfmeta.conf"
     with pytest.raises(ConfigError, match="there is no such file") as caught:
         dfmeta.conf.load([str(path)], prog="x")

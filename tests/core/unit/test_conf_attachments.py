@@ -202,9 +202,7 @@ def test_networks_of_one_vlan_have_different_subnets(load: Load) -> None:
         assert caught.value.fields["option"] == "[attachment_network:other] local_vlan"
 
 
-def test_attachments_need_a_network_and_the_engine_wsgi(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attachments_need_network_and_wsgi(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="there is no network of containers"):
         load(attachments={"enabled": True})
     monkeypatch.setattr(dfmeta.conf.haproxy, "check", lambda _conf: None)

@@ -224,9 +224,7 @@ def test_many_requests_at_once_leave_others_their_turn(server: Server, guest: Gu
     assert [request.path for request in server.asked].index("/other") < 30
 
 
-def test_a_malformed_request_is_refused_and_ends_the_connection(
-    server: Server, guest: Guest
-) -> None:
+def test_malformed_request_is_refused_and_ends_connection(server: Server, guest: Guest) -> None:
     before = counted(metrics.REFUSED, "malformed"), counted(metrics.REQUESTS, "4xx", "dfmeta")
     guest.send(get("/a") + b"GET  /b HTTP/1.1\r\n\r\n" + get("/c"))
     answers = guest.rest()

@@ -110,9 +110,7 @@ def test_vm_has_one_share_with_its_containers() -> None:
         max_size=200,
     )
 )
-def test_bounds_hold_and_no_connection_waits_beside_a_free_place(
-    steps: list[tuple[str, int, int]],
-) -> None:
+def test_bounds_hold_and_none_waits_beside_a_free_place(steps: list[tuple[str, int, int]]) -> None:
     limits = replace(FEW, connections=9)
     places: ConnectionLimiter[int] = ConnectionLimiter(limits, quiet=lambda _connection: True)
     ports: dict[int, Endpoint] = {}

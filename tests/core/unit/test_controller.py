@@ -130,9 +130,7 @@ def test_doubt_is_raised_by_a_removed_hook_alone(rig: Rig) -> None:
     assert not rig.controller.bridge.ready
 
 
-def test_a_late_notice_of_dfmetas_removal_raises_no_doubt(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_late_notice_of_a_removal_is_no_doubt(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     """The port is back by then, and its flows with it."""
     caplog.set_level("INFO")
     late: list[object] = []
@@ -168,9 +166,7 @@ def test_flows_that_go_with_the_switch_are_no_line(
     assert "The connection to br-int was lost" in caplog.text
 
 
-def test_removal_by_dfmeta_hides_anothers_for_a_moment_alone(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removal_hides_anothers_for_a_moment(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.registry.remove_port(PortId("row-of-tap1"))
     rig.registry.set_port(port())
     let_hub_run()

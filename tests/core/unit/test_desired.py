@@ -74,9 +74,7 @@ def test_what_a_kernel_refuses_to_set_is_moved_from_a_register() -> None:
 
 @FEW
 @given(GUESTS, st.sets(st.sampled_from((Purpose.SYN, Purpose.GUEST_SYN))))
-def test_flood_changes_the_instructions_of_its_purpose_alone(
-    guest: ServedEndpoint, floods: set[Purpose]
-) -> None:
+def test_flood_changes_its_purpose_alone(guest: ServedEndpoint, floods: set[Purpose]) -> None:
     calm = {flow.match_key: flow for flow in guest_flows(guest, TAP6)}
     flooding = {flow.match_key: flow for flow in guest_flows(replace(guest, floods=floods), TAP6)}
     assert flooding.keys() == calm.keys()

@@ -76,9 +76,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return addresses
 
 
-def test_a_bridge_is_accepted_once_there_are_descriptors(
-    taken: list[Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_descriptors_let_a_bridge_in(taken: list[Any], caplog: pytest.LogCaptureFixture) -> None:
 
     class Short:
         """A listener of a process without a descriptor left, twice."""
@@ -109,9 +107,7 @@ def test_an_address_that_is_taken_is_the_operators_to_change() -> None:
             listen("127.0.0.1", other.getsockname()[1])
 
 
-def test_a_bridge_that_refuses_the_version_is_one_line_a_minute(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_bridge_of_another_version_is_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = [1000.0]
     refusals = Refusals("br-lan", clock=lambda: now[0])
     for _ in range(5):

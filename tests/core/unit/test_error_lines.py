@@ -217,9 +217,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 """Name of an error → how its line begins, and the thing, the value and the remedy that it names."""
 
 
-def test_each_line_names_the_error_the_value_and_the_remedy(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_line_names_error_value_remedy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert sorted(WORDS) == sorted([*LINES, *RAISED, *LOGGED])
     form = logging.Formatter("%(levelname)s %(name)s %(message)s")
     for name, (start, *words) in WORDS.items():

@@ -73,9 +73,7 @@ def test_bytes_behind_an_answer_are_no_answer_to_another_request(
             assert [request.headers["connection"] for request in store.asked] == ["close"] * 2
 
 
-def test_a_refused_connection_is_a_failure_of_the_whole_store(
-    store: OtherStore, client: HttpClient
-) -> None:
+def test_refused_connection_fails_the_whole_store(store: OtherStore, client: HttpClient) -> None:
     store.stop()
     with pytest.raises(UpstreamAwayError, match="refused"):
         fetch(client, store)

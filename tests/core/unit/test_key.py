@@ -33,9 +33,7 @@ def test_a_key_has_the_specifications_form() -> None:
 @example(Endpoint(1), 0)
 @example(Endpoint(OFPORT_MAX, VID_MAX), 7)
 @example(Endpoint(OFPORT_MAX, VID_MAX), SLOT6 + 16)
-def test_a_key_is_a_source_that_linux_accepts_of_one_endpoint_and_slot(
-    endpoint: Endpoint, slot: int
-) -> None:
+def test_key_is_a_valid_source_of_one_endpoint_and_slot(endpoint: Endpoint, slot: int) -> None:
     key = IN_PORT.key_of(endpoint, slot)
     assert IN_PORT.parse(key) == (endpoint, slot)
     assert (key.is_multicast, key.is_loopback, key.is_link_local) == (False, False, False)
@@ -54,9 +52,7 @@ def test_a_key_is_a_source_that_linux_accepts_of_one_endpoint_and_slot(
 @example(IPv4Address("127.0.0.1"))
 @example(IPv6Address("fd00:a9fe:a9fe:a9fe::a9fe"))
 @example(IPv6Address("fd00:a9fe:a9fe:a9fe:1:0:1:1"))
-def test_an_address_is_the_key_that_it_stands_for_or_none_at_all(
-    address: IPv4Address | IPv6Address,
-) -> None:
+def test_address_is_the_key_of_its_place_or_none(address: IPv4Address | IPv6Address) -> None:
     try:
         endpoint, slot = IN_PORT.parse(address)
     except KeyRangeError:

@@ -76,9 +76,7 @@ def with_match(flow: Flow, field: str, value: Value) -> Flow:
 
 @FEW
 @given(GUESTS)
-def test_every_flow_is_one_of_its_bridges_pipeline_and_has_a_place_of_its_own(
-    guest: ServedEndpoint,
-) -> None:
+def test_flows_are_of_their_bridges_pipeline_with_own_places(guest: ServedEndpoint) -> None:
     for bridge, flows in both_bridges(guest, meta_keys(CIDR)).items():
         assert {flow.purpose for flow in flows} <= set(LAYOUTS[bridge].pipeline.purposes)
         assert len({flow.match_key for flow in flows}) == len(flows)

@@ -120,9 +120,7 @@ def test_file_that_is_newer_than_the_daemons_reading_is_named(tmp_path: Path) ->
         assert values.take(conf, answer).newer == newer
 
 
-def test_option_of_environment_or_command_line_is_no_difference(
-    load: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_option_of_environment_is_no_change(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setenv("OS_DF_METADATA__PORT", "18085")
         running = told(load("--debug"))
@@ -315,9 +313,7 @@ def reloaded(api: StoreApi, conf: cfg.ConfigOpts) -> Client:
     return Client(api)
 
 
-def test_tokens_can_be_asked_for_from_now_on(
-    load: Load, repository: Repository, tmp_path: Path
-) -> None:
+def test_tokens_can_become_required(load: Load, repository: Repository, tmp_path: Path) -> None:
     token = new_token()
     grant = Grant(scopes=("read",), created=datetime(2026, 1, 1, tzinfo=UTC))
     add(tmp_path / "tokens", grant, token)
@@ -333,9 +329,7 @@ def test_tokens_can_be_asked_for_from_now_on(
     assert api._authorizer is before
 
 
-def test_invalid_configuration_changes_nothing(
-    load: Load, repository: Repository, tmp_path: Path
-) -> None:
+def test_invalid_file_changes_nothing(load: Load, repository: Repository, tmp_path: Path) -> None:
     add(tmp_path / "tokens", Grant(("read",), datetime(2026, 1, 1, tzinfo=UTC)), new_token())
     everywhere = {"admin_listen": "0.0.0.0:9697"}
     api = StoreApi(load(**everywhere, store__token_file=tmp_path / "tokens"))

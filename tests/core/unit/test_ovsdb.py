@@ -225,9 +225,7 @@ def test_a_change_of_one_port_reads_that_port_alone(watcher: OvsdbWatcher) -> No
 
 
 @pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
-def test_an_interface_that_changes_its_port_stays_a_guest(
-    watcher: OvsdbWatcher, order: slice
-) -> None:
+def test_interface_at_another_port_stays_a_guest(watcher: OvsdbWatcher, order: slice) -> None:
     guest, bond = interface("tap1"), interface("other", external_ids={})
     first, second = port_row(guest, bond), port_row(interface("third", external_ids={}))
     bridge = bridge_row(first, second)
@@ -315,9 +313,7 @@ def answers(watcher: OvsdbWatcher) -> list[int]:
     return [update.answered for update in watcher._updates if update.answered]
 
 
-def test_one_echo_is_under_way_whatever_is_asked(
-    watcher: OvsdbWatcher, noticing: Any, wire: Wire
-) -> None:
+def test_one_echo_is_under_way_at_a_time(watcher: OvsdbWatcher, noticing: Any, wire: Wire) -> None:
     watcher._tell(Update(connected=True))
     for _ in range(100):
         watcher.ask()

@@ -74,9 +74,7 @@ def test_damaged_frame_gives_a_value_or_a_packet_error(place: int, value: int, l
 @BOUNDED
 @given(MACS, st.ip_addresses(v=4), PORTS, st.none() | st.integers(0, 4095))
 @example(GUEST_MAC, IPv4Address(GUEST_IP), 40000, None)
-def test_syn_over_ipv4_is_read_as_it_was_built(
-    mac: str, ip: IPv4Address, source_port: int, vid: int | None
-) -> None:
+def test_syn_of_ipv4_is_read(mac: str, ip: IPv4Address, source_port: int, vid: int | None) -> None:
     read = parse_syn(syn(str(ip), mac=mac, source_port=source_port, vid=vid))
     assert read == Syn(
         address(str(ip), mac),
@@ -89,9 +87,7 @@ def test_syn_over_ipv4_is_read_as_it_was_built(
 
 @BOUNDED
 @given(MACS, st.ip_addresses(v=6, network="2000::/3"), st.sampled_from(SERVICE6), PORTS)
-def test_syn_over_ipv6_is_read_as_it_was_built(
-    mac: str, ip: IPv6Address, service: str, source_port: int
-) -> None:
+def test_syn_over_ipv6_is_read(mac: str, ip: IPv6Address, service: str, source_port: int) -> None:
     read = parse_syn(syn6(str(ip), mac=mac, service=service, source_port=source_port))
     assert read == Syn(
         address6(str(ip), mac, service),

@@ -34,9 +34,7 @@ def test_an_observed_state_takes_the_place_of_served_alone() -> None:
     assert [(row["state"], row["fault"]) for row in rows] == [("cut off", "down"), ("dead", "")]
 
 
-def test_each_state_is_counted_once_and_logged_at_its_beginning_and_end(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_states_are_counted_and_logged_at_begin_and_end(caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry()
     registry.set_port(PORT)
     cause = "silent"

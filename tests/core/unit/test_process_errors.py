@@ -33,9 +33,7 @@ def dfmeta(
     return run
 
 
-def test_unexpected_error_is_one_line(
-    dfmeta: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_defect_is_one_line(dfmeta: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ctl.COMMANDS, "ports", ctl.LazyCommand("json", ""))
     monkeypatch.delenv(process.DEBUG, raising=False)
     status, said = dfmeta("ports")
@@ -57,9 +55,7 @@ def test_traceback_is_printed_on_request(
 
 
 @pytest.mark.parametrize("module", [daemon, central], ids=["agent", "store"])
-def test_daemon_names_an_unknown_argument_in_one_line(
-    module: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_argument_is_one_line(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert module.run(["--hold-timeout"]) == 2
     assert capsys.readouterr().err == (
         f"{module.PROG}: unrecognized arguments: --hold-timeout. "

@@ -127,9 +127,7 @@ def test_accepted_requests_stay_within_the_windows(
 
 
 @given(SETTINGS, st.lists(st.tuples(STEPS, st.booleans()), max_size=100))
-def test_ports_do_not_change_each_others_verdicts(
-    settings: RateSettings, requests: list[tuple[float, bool]]
-) -> None:
+def test_ports_are_independent(settings: RateSettings, requests: list[tuple[float, bool]]) -> None:
     shared, alone = World(settings), World(settings)
     for step, other in requests:
         shared.now += step

@@ -79,9 +79,7 @@ def test_line_has_the_parts_as_far_as_they_are_known() -> None:
         assert work.line() == line
 
 
-def test_systemd_waits_for_as_long_as_the_daemon_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_systemd_waits_as_the_daemon_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "notify"
     monkeypatch.setenv("NOTIFY_SOCKET", str(path))
     now = [0.0]

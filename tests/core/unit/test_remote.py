@@ -169,9 +169,7 @@ def test_unlimited_request_needs_no_daemon(world: World) -> None:
     assert not RemoteRates(FEW, world.near).ask(HERE, 6).refuse
 
 
-def test_an_error_is_logged_once_by_the_daemon(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_daemon_logs_an_error_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     workers = [RemoteComplaints(world.near, logging.getLogger("worker")) for _ in range(2)]
     for _ in range(2):
         for worker in workers:

@@ -196,9 +196,7 @@ def test_fault_of_a_port_has_a_line_of_its_own_in_a_pipe(monkeypatch: pytest.Mon
     assert max(map(len, (head, first, second))) < 160
 
 
-def test_addresses_of_both_versions_are_listed_with_their_slots(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_addresses_are_listed_with_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     ipv4 = {"service": None, "meta_mac": None, "slot": 1, "ip": "10.0.0.5", "mac": GUEST_MAC}
     ipv6 = {**ipv4, "ip": "fe80::1", "service": "fe80::a9fe:a9fe"}
     answer(monkeypatch, [row(addresses=[ipv4, ipv6])])

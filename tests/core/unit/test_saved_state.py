@@ -119,9 +119,7 @@ def test_file_of_another_format_is_no_memory_and_one_line(
         assert f"it has format {version!r}, this dfmeta knows {VERSION}" in record.getMessage()
 
 
-def test_file_that_makes_no_sense_is_no_memory(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_malformed_file_is_no_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     holder = {"port_id": "a", "instance_id": "b", "slots": 5}
     mac, six = "fa:16:3e:00:00:05", "fd12::5"
     wrong = ("x", ["10.0.0.5"], [mac, "10.0.0"], ["fa:16", "10.0.0.5"], [mac, six], [mac, six, ""])
@@ -142,9 +140,7 @@ def test_file_that_makes_no_sense_is_no_memory(
         assert "starting with an empty state" in caplog.text, text[:80]
 
 
-def test_a_save_that_fails_is_logged_and_tried_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_save_that_fails_is_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / FILE).mkdir()
     file = StateFile(tmp_path)
     assert file.load() == SavedState()
@@ -282,9 +278,7 @@ def test_a_number_of_the_host_is_kept_for_the_same_guest_alone(tmp_path: Path) -
         assert mine == {2, 3} if instance == INSTANCE else not mine & {2, 3}
 
 
-def test_a_save_encodes_changed_holders_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_save_encodes_changed_holders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = SavedState(holders={Endpoint(number): Holder("p", "i") for number in range(1, 10)})
     file, encoded = StateFile(tmp_path), list[Holder]()
     plain = saved_state._plain

@@ -153,9 +153,7 @@ def test_an_idle_connection_gives_way_to_a_new_one_of_its_port(world: World) -> 
     assert ask(kept[1]) == b"tap1"
 
 
-def test_a_connection_that_has_got_a_token_does_not_give_way(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_with_a_token_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "PROTECTED", 1000.0)
     with_token = [world.connect() for _ in range(2)]
     for guest in with_token:

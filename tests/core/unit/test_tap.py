@@ -117,9 +117,7 @@ def test_a_number_that_stays_away_is_asked_for_now_and_then(keeper: Any) -> None
     assert len(keeper.requests) == 2
 
 
-def test_flows_lead_to_ipv6_only_while_the_host_has_it_and_the_listener_is_open(
-    keeper: Any,
-) -> None:
+def test_flows_lead_to_ipv6_only_while_the_host_and_the_listener_have_it(keeper: Any) -> None:
     sock = SimpleNamespace(getsockname=lambda: ("169.254.169.254", 18080))
     for serves, versions in ((False, (4,)), (False, (4, 6)), (True, (4,))):
         keeper.host.serves_ipv6 = serves
@@ -202,9 +200,7 @@ def test_port_of_an_earlier_run_stays_with_its_flows(keeper: Any) -> None:
     assert undone(keeper) == [("undo",)]
 
 
-def test_arp_ignore_is_put_back_where_the_start_has_raised_it(
-    keeper: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arp_ignore_of_the_start_is_put_back(keeper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     restored: list[int] = []
     monkeypatch.setattr(device, "raise_arp_ignore", lambda: 0)
     monkeypatch.setattr(device, "restore_arp_ignore", restored.append)

@@ -307,9 +307,7 @@ def fill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "mkstemp", refuse)
 
 
-def test_key_is_written_once_the_disk_has_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_is_written_once_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as full:
         fill(full)
         key = TokenKey(tmp_path)
@@ -365,9 +363,7 @@ def test_file_without_a_key_stops_the_start(tmp_path: Path) -> None:
         load_key(tmp_path)
 
 
-def test_a_key_that_cannot_be_written_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritten_key_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_descriptor: int) -> None:
         raise failure
 

@@ -140,9 +140,7 @@ def test_the_end_of_the_connection_to_the_switch_is_the_daemons(
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_end_of_one_of_os_kens_event_loops_is_the_daemons(
-    vital: Vital, manager: Manager, number: int
-) -> None:
+def test_end_of_an_event_loop_ends_the_daemon(vital: Vital, manager: Manager, number: int) -> None:
     connect(make_controller(), "unix:/none/br-int.mgmt", "unix:/none/db.sock")
     let_hub_run()
     app = manager.apps[number]
@@ -150,9 +148,7 @@ def test_the_end_of_one_of_os_kens_event_loops_is_the_daemons(
     assert f"'os-ken's {app.name}'" in ended(vital).replace('"', "'")
 
 
-def test_the_end_of_the_guests_listener_is_the_daemons(
-    vital: Vital, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_end_of_the_listener_is_the_daemons(vital: Vital, monkeypatch: pytest.MonkeyPatch) -> None:
     sock = eventlet.listen(("127.0.0.1", 0))
     server = guest_server(
         [sock], Registry(), lambda _exchange: Answer(200), limits=Limits(), hold_timeout=1.0

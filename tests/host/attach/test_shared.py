@@ -43,9 +43,7 @@ def single(rows: list[Attachment]) -> None:
 
 
 @pytest.mark.parametrize("same_vm", [True, False], ids=["same-vm", "other-vms"])
-def test_values_of_engines_at_once_are_single(
-    engines: list[AttachmentEngine], same_vm: bool
-) -> None:
+def test_values_of_engines_are_unique(engines: list[AttachmentEngine], same_vm: bool) -> None:
     def run(number: int) -> list[Attachment]:
         engine = engines[number]
         parent = VM if same_vm else Parent(port_id=f"p{number}", port_name="t", instance_id="i")
@@ -59,9 +57,7 @@ def test_values_of_engines_at_once_are_single(
     single(rows)
 
 
-def test_requests_for_one_attachment_through_three_engines_give_one(
-    engines: list[AttachmentEngine],
-) -> None:
+def test_requests_through_three_engines_give_one(engines: list[AttachmentEngine]) -> None:
     def run(engine: AttachmentEngine) -> set[str]:
         return {engine.attach(VM, wanted(f"c{number}"))[0].id for number in range(10)}
 

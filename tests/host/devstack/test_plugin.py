@@ -174,9 +174,7 @@ def test_dfmeta_and_neutron_and_nova_are_configured(devstack: Devstack) -> None:
     assert devstack.ini(ML2)["ovn"]["ovn_metadata_enabled"] == "False"
 
 
-def test_ovn_gives_the_route_without_its_agent_and_the_bridge_is_its_own(
-    devstack: Devstack,
-) -> None:
+def test_ovn_gives_the_route_without_its_agent_and_has_its_bridge(devstack: Devstack) -> None:
     l3 = (devstack.root / L3).read_bytes()
     ran = good(devstack.run(STACK, Q_AGENT="ovn", OVS_BRIDGE="br-other"))
     loaded = conf.load([str(devstack.root / CONFIG)], prog="test").df_metadata

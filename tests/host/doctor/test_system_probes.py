@@ -61,9 +61,7 @@ def test_user_of_a_client_is_known_while_its_socket_is_open() -> None:
                 assert client_user(*places) is None, "a socket that is closed is root's for Linux"
 
 
-def test_late_answer_is_given_as_such_and_an_error_is_raised(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_late_answer_is_marked_and_an_error_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(services, "ANSWER_TIMEOUT", 60.0)
     answered = ServiceRequest(lambda: go_on.wait(), None)

@@ -53,9 +53,7 @@ def holders(host: OpenvSwitch) -> str:
     return host.namespace.run(["ss", "-xlH"]).stdout
 
 
-def test_guests_and_operators_wait_while_no_agent_runs(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_clients_wait_while_no_agent_runs(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     agent.start()
     put(agent, guest)
     asks_own(guest)

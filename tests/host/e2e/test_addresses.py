@@ -57,9 +57,7 @@ def asks_from(guest: Guest, source: str) -> None:
     assert (reply.status, reply.text) == (200, source), reply
 
 
-def test_two_addresses_of_a_port_in_turn_and_at_once_have_a_slot_each(
-    agent: Agent, guest: Guest
-) -> None:
+def test_addresses_of_a_port_have_slots_in_turn_and_at_once(agent: Agent, guest: Guest) -> None:
     other = "10.0.0.77"
     guest.add_address(f"{other}/24")
     before = packet_ins(agent, outcome="learned")

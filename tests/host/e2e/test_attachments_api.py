@@ -90,9 +90,7 @@ def to(guest: Guest, service: str, *, low: bool = True) -> Connection:
 
 
 @pytest.mark.parametrize("service", HOSTS)
-def test_an_attachment_is_made_found_and_deleted(
-    host: OpenvSwitch, vm: Guest, service: str
-) -> None:
+def test_attachment_is_made_and_deleted(host: OpenvSwitch, vm: Guest, service: str) -> None:
     with to(vm, service, low=False) as connection:
         reply = connection.get_token()
         assert (reply.status, json.loads(reply.body)["error"]) == (403, "not_privileged")

@@ -81,9 +81,7 @@ def ends(host: OpenvSwitch) -> list[str]:
     return [name for name in names if name.startswith(("spi-", "spt-"))]
 
 
-def test_a_container_reaches_its_network_and_its_own_metadata_alone(
-    agent: Agent, pods: Pods
-) -> None:
+def test_container_reaches_its_network_and_own_metadata_alone(agent: Agent, pods: Pods) -> None:
     for (number, network), pod in pods.items():
         for (other_number, other_network), other in pods.items():
             if other_number != number:
@@ -196,9 +194,7 @@ def test_mac_of_another_device_is_refused(vms: list[ContainerVm], pods: Pods) ->
             assert (reply.status, json.loads(reply.body)["error"]) == (422, "network"), mac
 
 
-def test_gc_removes_the_containers_of_a_runtime_that_crashed(
-    host: OpenvSwitch, vms: list[ContainerVm]
-) -> None:
+def test_gc_removes_what_a_crashed_runtime_left(host: OpenvSwitch, vms: list[ContainerVm]) -> None:
     vm = vms[0]
     with Pod(vm, "lost", "red") as lost, Pod(vm, "kept", "red") as kept:
         for pod in (lost, kept):

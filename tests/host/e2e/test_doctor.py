@@ -105,9 +105,7 @@ def run(host: OpenvSwitch, command: str) -> None:
         host.namespace.run([name, *arguments])
 
 
-def test_a_working_host_has_a_line_for_each_check_and_all_are_ok(
-    agent: Agent, make_guest: MakeGuest
-) -> None:
+def test_working_host_has_an_ok_line_for_each_check(agent: Agent, make_guest: MakeGuest) -> None:
     guest = make_guest()
     put(agent, guest)
     asks_own(guest)

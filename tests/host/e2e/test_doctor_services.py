@@ -139,9 +139,7 @@ def test_services_that_fail_are_named_with_a_remedy(ward: Ward, tmp_path: Path) 
         assert remedy in line["remedy"]
 
 
-def test_services_that_answer_are_ok_but_for_a_clock_and_a_port_elsewhere(
-    ward: Ward, tmp_path: Path
-) -> None:
+def test_answering_services_are_ok_but_for_a_clock_and_a_port(ward: Ward, tmp_path: Path) -> None:
     namespace = ward.host.namespace
     instance, port_id = uuid_of("instance served"), uuid_of("port of nova")
     name = f"tap{port_id[:11]}"

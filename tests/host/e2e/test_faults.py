@@ -195,9 +195,7 @@ def pauses_at_worst(host: OpenvSwitch, agent: Agent, busy: Busy, fault: Fault) -
     assert failures(samples) == Counter()
 
 
-def test_a_restart_fails_no_request_sends_no_flow_mod_and_learns_nothing_anew(
-    agent: Agent, busy: Busy
-) -> None:
+def test_restart_fails_no_request_and_sends_and_learns_nothing(agent: Agent, busy: Busy) -> None:
     samples = busy.through(agent.restart, interval=0)
     assert failures(samples) == Counter()
     metrics = agent.metrics()

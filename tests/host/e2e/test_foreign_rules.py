@@ -100,9 +100,7 @@ def asks_both(guest: Guest) -> None:
 
 
 @pytest.mark.parametrize("kind", VPNS)
-def test_rules_of_a_vpn_take_no_answer(
-    host: OpenvSwitch, agent: Agent, guest: Guest, kind: str
-) -> None:
+def test_vpns_take_no_answer(host: OpenvSwitch, agent: Agent, guest: Guest, kind: str) -> None:
     namespace = host.namespace
     asks_both(guest)
     with tunnel(namespace) as capture:
@@ -120,9 +118,7 @@ def test_rules_of_a_vpn_take_no_answer(
         asks_both(guest)
 
 
-def test_rules_that_take_no_answer_move_nothing(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_rules_of_other_traffic_move_nothing(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     agent.restart()
     asks_both(guest)
     namespace, log = host.namespace, len(agent.log())

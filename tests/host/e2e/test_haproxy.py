@@ -177,9 +177,7 @@ def doctor(agent: Agent) -> dict[str, dict[str, str]]:
     return {line["check"]: line for line in lines}
 
 
-def test_doctor_and_the_report_name_the_program_the_process_and_the_map(
-    agent: Agent, guest: Guest
-) -> None:
+def test_doctor_and_the_report_name_program_process_and_map(agent: Agent, guest: Guest) -> None:
     process = pid(agent)
     uid = status_of(process)["Uid"].split()[0]
     texts = {check: line["text"] for check, line in doctor(agent).items()}

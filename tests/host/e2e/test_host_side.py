@@ -204,9 +204,7 @@ def test_checksum_offload_is_turned_off_again(host: Namespace) -> None:
 # What IPv6 alone has
 
 
-def test_the_device_has_one_address_at_once_and_answers_to_keys_leave_by_it(
-    host: Namespace, side6: HostSide
-) -> None:
+def test_device_has_its_address_and_answers_leave_by_it(host: Namespace, side6: HostSide) -> None:
     del side6
     assert addresses6(host) == [f"{HOST_IP6}/128"]
     shown = ip(host, f"-6 address show dev {DEVICE}")

@@ -48,9 +48,7 @@ def examined(agent: Agent) -> dict[str, dict[str, Any]]:
     return {line["check"]: line for line in result if line["check"].endswith("ipv6")}
 
 
-def test_the_daemon_puts_ipv6_in_place_and_back(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_daemon_puts_ipv6_in_place_and_back(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     asks_own(guest)
     assert in_place(host)
     assert (knob(host, "accept_ra"), knob(host, "addr_gen_mode")) == ("0", "1")

@@ -11,9 +11,7 @@ from tests.harness.poll import wait_for
 from tests.host.e2e.support import Attempt, Capture, asks_own, children, holders, put
 
 
-def test_a_holder_ends_and_guests_wait_for_the_next_start(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_holder_ends_and_guests_wait(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     agent.configure({"df_metadata": {"listener_keep": 1}})
     agent.restart()
     asks_own(guest)

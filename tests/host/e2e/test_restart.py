@@ -75,9 +75,7 @@ def test_an_instance_that_changed_while_no_daemon_ran_gets_its_own(
     assert agent.metric("dfmeta_packet_ins_total", outcome="learned") == 1
 
 
-def test_a_port_that_went_while_no_daemon_ran_has_no_flows(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_port_that_went_unseen_has_no_flow(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     number = guest.ofport
     agent.stop()
     guest.del_port()
@@ -162,9 +160,7 @@ def test_cleanup_leaves_bridge_and_host_as_they_were(
     asks_own(guest)
 
 
-def test_cleanup_beside_a_running_daemon_refuses(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_cleanup_beside_a_daemon_refuses(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     before = outline(host)
     done = agent.run("--cleanup")
     assert done.returncode == 1

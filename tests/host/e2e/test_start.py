@@ -73,9 +73,7 @@ def guest(nova_agent: Agent, nova: RecordingNova, make_guest: MakeGuest) -> Gues
     return guest
 
 
-def test_a_running_request_is_answered_before_the_end(
-    nova_agent: Agent, nova: RecordingNova, guest: Guest
-) -> None:
+def test_end_awaits_running_requests(nova_agent: Agent, nova: RecordingNova, guest: Guest) -> None:
     nova.fault(held=True)
     batch = guest.start_many(1)
     wait_for(nova.requests, "the request to reach Nova")

@@ -15,9 +15,7 @@ def push(agent: Agent, kind: str, guest: Guest, **members: Any) -> None:
     assert (answer.status, answer.body) == (200, b"")
 
 
-def test_a_guest_gets_what_is_pushed_to_its_host(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
+def test_guest_gets_what_its_host_has(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
     agent = make_agent()
     web, other = make_guest("web"), make_guest("other", address="10.0.0.6/24")
     # Its port decides, not the address that is pushed along: that one is the other guest's.

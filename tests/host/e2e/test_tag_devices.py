@@ -140,9 +140,7 @@ BUSES = {
 
 
 @pytest.mark.parametrize("bus", BUSES)
-def test_a_disk_on_each_bus_has_its_role_and_its_partitions_have_links(
-    machine: Machine, bus: str
-) -> None:
+def test_disk_on_each_bus_has_its_role_and_partitions_links(machine: Machine, bus: str) -> None:
     path, members = BUSES[bus]
     other = f"{PCI}:0f.0/virtio9/block/vdz"
     machine.disk(path, serial="serial-1" if bus == "virtio" else "", partitions=2)

@@ -116,9 +116,7 @@ def test_a_tagged_frame_is_not_answered(host: OpenvSwitch, agent: Agent, guest: 
     assert "NORMAL" in host.trace(flow)
 
 
-def test_answers_find_their_way_whatever_rp_filter_is(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_rp_filter_stops_no_answer(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     for rp_filter in (0, 1, 2):
         for name in ("all", TAP):
             host.namespace.sysctl(**{f"net.ipv4.conf.{name}.rp_filter": rp_filter})

@@ -40,9 +40,7 @@ def verdict(agent: Agent, port: str, status: int = 1) -> str:
     return trace(agent, port, status).splitlines()[-1]
 
 
-def test_a_known_address_leads_to_the_proxy_and_back(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
+def test_known_address_leads_there_and_back(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
     guest, agent = make_guest(), make_agent()
     assert guest.curl("/").status == 404
     text = trace(agent, guest.port, 0)

@@ -86,9 +86,7 @@ def guest(make_guest: MakeGuest) -> Guest:
     return make_guest("one", route="gateway")
 
 
-def test_the_agent_serves_in_its_sandbox(
-    make_agent: MakeAgent, guest: Guest, manager: Manager
-) -> None:
+def test_agent_serves_in_its_sandbox(make_agent: MakeAgent, guest: Guest, manager: Manager) -> None:
     unit = UNITS / "dfmeta-agent.service"
     agent = make_agent({"df_metadata": {"proxy_workers": 2}}, start=False)
     agent.prefix = [

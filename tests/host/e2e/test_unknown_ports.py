@@ -50,9 +50,7 @@ def assert_unanswered(capture: Capture) -> None:
     assert not [segment for segment in capture.segments() if segment.source == METADATA_IP]
 
 
-def test_a_syn_is_held_and_released_when_the_instance_comes(
-    host: OpenvSwitch, agent: Agent, nameless: Guest
-) -> None:
+def test_syn_is_held_until_the_instance(host: OpenvSwitch, agent: Agent, nameless: Guest) -> None:
     instance = uuid_of("instance that comes late")
     agent.put(instance, "late")
     settled(host, nameless)
@@ -106,9 +104,7 @@ def test_a_port_that_dies_or_loses_its_ids_is_not_answered_any_more(
     asks_twice_in_vain(host, guest)
 
 
-def test_a_guest_behind_a_patch_port_is_not_answered(
-    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
-) -> None:
+def test_patch_port_is_not_answered(host: OpenvSwitch, agent: Agent, make_guest: MakeGuest) -> None:
     before = agent.metric("dfmeta_packet_ins_total")
     host.add_bridge("br-ext")
     for name, bridge, peer in (("to-ext", BRIDGE, "to-int"), ("to-int", "br-ext", "to-ext")):
@@ -130,9 +126,7 @@ def test_a_guest_behind_a_patch_port_is_not_answered(
     host.vsctl("del-br", "br-ext")
 
 
-def test_the_port_that_os_vif_isolates_is_answered(
-    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
-) -> None:
+def test_isolated_port_is_answered(host: OpenvSwitch, agent: Agent, make_guest: MakeGuest) -> None:
     guest = make_guest("isolated")
     host.vsctl("set", "Port", guest.port, "tag=4095", "vlan_mode=trunk", "trunks=4095")
     put(agent, guest)

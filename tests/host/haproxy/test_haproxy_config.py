@@ -50,9 +50,7 @@ class Check(Program):
         return [self.binary, "-c", *arguments]
 
 
-def test_haproxy_accepts_each_plan_without_a_warning(
-    authority: Authority, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_plans_give_no_warning(authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
     pair = authority.issue("client")
     cert = pair.certificate.read_bytes() + pair.key.read_bytes()
     secrets_given = Secrets(ca=authority.certificate.read_bytes(), cert=cert)
@@ -146,9 +144,7 @@ def with_target(target: str) -> list[bytes]:
     return [odd for odd in changed if odd not in ODD]
 
 
-def test_request_that_is_not_plain_never_reaches_nova(
-    with_guest: Start, upstream: Upstream
-) -> None:
+def test_other_requests_never_reach_nova(with_guest: Start, upstream: Upstream) -> None:
     haproxy = with_guest()
     for odd in [*ODD, *with_target(EC2), *with_target(OPENSTACK)]:
         with haproxy.connect() as guest:
@@ -236,9 +232,7 @@ def test_forwarded_request_is_plain_only_where_the_operator_lets_it_pass(
 NETWORK_DATA = "/openstack/2018-08-27/network_data.json"
 
 
-def test_daemon_is_asked_for_the_network_of_vms_if_it_completes_it(
-    with_guest: Start, upstream: Upstream
-) -> None:
+def test_daemon_that_completes_networks_is_asked(with_guest: Start, upstream: Upstream) -> None:
     completing, usual = with_guest(network_data_subports=True), with_guest()
     paths = (NETWORK_DATA, TARGETS[-1], f"{NETWORK_DATA}/")
     for method, path in itertools.product(("GET", "HEAD"), paths):
@@ -254,9 +248,7 @@ def test_daemon_is_asked_for_the_network_of_vms_if_it_completes_it(
     assert usual.ask(request(f"GET {NETWORK_DATA} HTTP/1.1")).startswith(OK)
 
 
-def test_connection_is_one_guests_for_as_long_as_it_lives(
-    with_guest: Start, upstream: Upstream
-) -> None:
+def test_connection_is_one_guests_for_its_life(with_guest: Start, upstream: Upstream) -> None:
     haproxy = with_guest()
     guest = haproxy.connect()
     assert haproxy.ask(guest=guest).startswith(OK)
@@ -267,9 +259,7 @@ def test_connection_is_one_guests_for_as_long_as_it_lives(
     assert len(upstream.asked) == 2
 
 
-def test_nova_that_hangs_is_answered_for_as_timeout_answer_says(
-    with_guest: Start, upstream: Upstream
-) -> None:
+def test_hanging_nova_gives_the_configured_answer(with_guest: Start, upstream: Upstream) -> None:
     upstream.script = hang
     # The limit itself is met by each request.
     for answer, *statuses in (
@@ -311,9 +301,7 @@ def test_changed_guest_gets_no_answer_and_has_a_line(with_guest: Start, upstream
     assert haproxy.line().startswith("13.0.1.0.1 500 P")
 
 
-def test_request_that_haproxy_does_not_understand_has_a_line(
-    with_guest: Start, upstream: Upstream
-) -> None:
+def test_malformed_request_has_a_line(with_guest: Start, upstream: Upstream) -> None:
     for sent, status in (
         (b"G(T / HTTP/1.1\r\n\r\n", "400"),
         (request("POST /a HTTP/1.1", "Transfer-Encoding: gzip, chunked"), "422"),
@@ -368,9 +356,7 @@ def doubted(upstream: Upstream) -> Callable[[Loopback], Any]:
     return ask
 
 
-def test_answer_waits_while_its_guest_is_in_doubt(
-    with_guest: Start, doubted: Callable[[Loopback], Any]
-) -> None:
+def test_answer_waits_in_doubt(with_guest: Start, doubted: Callable[[Loopback], Any]) -> None:
     haproxy = with_guest()
     pending = doubted(haproxy)
     haproxy.put(value())
@@ -403,9 +389,7 @@ def test_answer_does_not_leave_while_its_guest_is_in_doubt(
     assert doubted(with_guest()).wait() == b""
 
 
-def test_requests_of_a_guest_in_doubt_are_the_daemons(
-    with_guest: Start, upstream: Upstream
-) -> None:
+def test_requests_in_doubt_are_the_daemons(with_guest: Start, upstream: Upstream) -> None:
     haproxy = with_guest()
     kept = haproxy.connect()
     assert haproxy.ask(guest=kept).startswith(OK)
@@ -496,9 +480,7 @@ def test_late_bytes_of_nova_reach_no_other_guest(with_guest: Start, upstream: Up
     assert haproxy.ask(guest=other).endswith(b"{}")
 
 
-def test_guests_of_both_backends_use_up_no_descriptors(
-    with_guest: Start, upstream: Upstream
-) -> None:
+def test_guests_use_up_no_descriptors(with_guest: Start, upstream: Upstream) -> None:
     limits = Limits(connections_per_port=4, waiting_per_port=4)
     haproxy = with_guest(maxconn=256, limits=limits, hold_timeout=600.0)
     guests = []

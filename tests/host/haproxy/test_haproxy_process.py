@@ -68,9 +68,7 @@ def test_process_ends_and_leaves_no_descriptor(loopback: Start) -> None:
     until(lambda: descriptors() <= before, "the end of the readers")
 
 
-def test_process_that_does_not_start_says_why(
-    loopback: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failed_start_says_why(loopback: Start, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(HaproxyError, match="it ended at its start with status 1"):
         loopback(FOUR, tls=True, secrets=Secrets(ca=b"no certificate"))
     until(lambda: "haproxy: config : " in caplog.text, "haproxy's own lines")
@@ -237,9 +235,7 @@ def test_counters_and_lines_are_those_of_the_guest(
     assert " GET /latest/meta-data: 404, " in caplog.text
 
 
-def test_program_that_fails_or_that_its_user_may_not_run_has_no_version(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_program_that_cannot_run_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = netns.temporary_folder("haproxy")
     folder.chmod(0o755)
     path = folder / "stand-in"

@@ -78,9 +78,7 @@ def announce(guest: Guest) -> None:
     guest.send_frames(b"\xff" * 6 + mac + b"\x80\x35" + arp.ljust(46, b"\0"))
 
 
-def test_the_source_answers_until_the_guest_runs_at_the_target(
-    central: Central, computes: list[Compute]
-) -> None:
+def test_source_answers_until_the_target_runs(central: Central, computes: list[Compute]) -> None:
     source, target = computes
     network = Network(central, "green")
     network.add(IDS.iface_id, MAC, ADDRESS)

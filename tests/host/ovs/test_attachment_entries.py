@@ -62,9 +62,7 @@ def entry(attachment: Attachment) -> dict[str, Any]:
     }
 
 
-def test_entries_come_and_go_beside_those_of_others(
-    host: OpenvSwitch, vm: Parent, entries: ListEntries
-) -> None:
+def test_entries_stand_beside_others(host: OpenvSwitch, vm: Parent, entries: ListEntries) -> None:
     before = vms.rows(host)["tap1"]["external_ids"]
     write(host, '[{"vid":7,"of":"another program"}]')
     first, second = vms.attachment(vm, 100, instance=INSTANCE), vms.attachment(vm, 101)
@@ -106,9 +104,7 @@ def test_an_entry_of_an_operator_stands(
     assert vms.rows(host)["tap1"]["external_ids"][KEY] == "odd"
 
 
-def test_the_row_must_be_that_of_the_vm(
-    host: OpenvSwitch, vm: Parent, entries: ListEntries
-) -> None:
+def test_row_must_be_the_vms(host: OpenvSwitch, vm: Parent, entries: ListEntries) -> None:
     attachment = vms.attachment(vm, 100)
     host.add_bridge("br-other")
     its = ("set", "Interface", "tap8", f'external_ids:iface-id="{vm.port_id}"')

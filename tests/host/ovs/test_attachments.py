@@ -94,9 +94,7 @@ def test_both_ends_of_attachments_are_made_and_removed(
     driver.remove([])
 
 
-def test_readiness_of_a_vm_is_that_of_its_own_trunk(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent
-) -> None:
+def test_vm_is_ready_as_its_trunk(host: OpenvSwitch, driver: LocalDriver, parent: Parent) -> None:
     other = trunk(host, "tap2")
     driver.make(other, [vms.attachment(other, 100)])
     vm = replace(vms.plug(host, "tap3"), port_name="tap3")
@@ -104,9 +102,7 @@ def test_readiness_of_a_vm_is_that_of_its_own_trunk(
         assert driver.ready(guest).partition(":")[0] == cause
 
 
-def test_half_a_pair_is_found_repaired_and_removed(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent
-) -> None:
+def test_half_a_pair_is_repaired(host: OpenvSwitch, driver: LocalDriver, parent: Parent) -> None:
     before = vms.rows(host)
     first, second = (vms.attachment(parent, vid) for vid in (100, 200))
     for gone in (0, 1):
@@ -188,9 +184,7 @@ def test_changed_ports_are_corrected_and_those_of_others_stay(
     assert "copy" in vms.rows(host)
 
 
-def test_vlan_ids_and_names_of_others_are_named(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent
-) -> None:
+def test_names_in_use_are_reported(host: OpenvSwitch, driver: LocalDriver, parent: Parent) -> None:
     bridge = bridge_of(host, parent)
     host.vsctl("add-port", bridge, "other", "tag=100")
     driver.make(parent, [vms.attachment(parent, 200)])

@@ -32,9 +32,7 @@ BEHIND = Endpoint(2, 100)
 
 
 @pytest.mark.parametrize("kind", [made_up4, made_up6], ids=["IPv4", "IPv6"])
-def test_the_model_and_open_vswitch_agree_on_every_frame_in_every_state(
-    pair: Pair, kind: Any
-) -> None:
+def test_model_and_open_vswitch_agree_on_frames_in_every_state(pair: Pair, kind: Any) -> None:
     pair.agree_on(cases(kind.states(), kind.likely, kind.frames))
 
 

@@ -208,9 +208,7 @@ def leave_neutrons(host: OpenvSwitch) -> None:
 # The second bridge
 
 
-def test_a_host_without_a_second_bridge_gets_one_with_its_ports(
-    host: OpenvSwitch, watch: Watch
-) -> None:
+def test_host_gets_a_second_bridge_with_its_ports(host: OpenvSwitch, watch: Watch) -> None:
     assert watch.rows == MetaRows()
     rows = watch.ensured()
     assert (host.ports(), host.ports(META)) == ([NEAR], [FAR, TAP])
@@ -267,9 +265,7 @@ def test_a_change_by_an_operator_is_noticed_and_corrected(host: OpenvSwitch, wat
 
 
 @pytest.mark.parametrize("ports", [("uplink",), ()])
-def test_a_bridge_of_others_stays_theirs(
-    host: OpenvSwitch, watch: Watch, ports: tuple[str, ...]
-) -> None:
+def test_others_bridge_is_kept(host: OpenvSwitch, watch: Watch, ports: tuple[str, ...]) -> None:
     """Its fail mode and its datapath stay while it has ports of theirs."""
     add_bridge(host, META, *ports, datapath=DATAPATH if ports else OTHER_DATAPATH)
     host.vsctl("set-fail-mode", META, "standalone", wait=False)
@@ -282,9 +278,7 @@ def test_a_bridge_of_others_stays_theirs(
     assert row(host, "Bridge", META, *kept) == kept
 
 
-def test_the_datapath_of_a_bridge_with_ports_of_others_is_not_changed(
-    host: OpenvSwitch, watch: Watch
-) -> None:
+def test_datapath_of_a_shared_bridge_is_not_changed(host: OpenvSwitch, watch: Watch) -> None:
     add_bridge(host, META, "uplink", datapath=OTHER_DATAPATH)
     before = database(host)
     error = watch.error()
@@ -295,9 +289,7 @@ def test_the_datapath_of_a_bridge_with_ports_of_others_is_not_changed(
     assert not watch.rows.sound
 
 
-def test_a_port_of_another_bridge_is_not_moved(
-    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
-) -> None:
+def test_foreign_port_stays(host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]) -> None:
     for name in (TAP, NEAR, FAR, META):
         add_bridge(host, "br-ex", name)
         before = database(host)
@@ -345,9 +337,7 @@ def test_the_second_bridge_of_another_integration_bridge_stays(
     assert host.ports(OTHERS.bridge) == [OTHERS.patch_meta, OTHERS.tap]
 
 
-def test_the_ports_of_neutrons_metadata_path_are_taken_over_and_stay_theirs(
-    host: OpenvSwitch, watch: Watch
-) -> None:
+def test_ports_of_metadata_path_are_used_and_stay(host: OpenvSwitch, watch: Watch) -> None:
     leave_neutrons(host)
     numbers = [host.ofport(name) for name in (TAP, NEAR, FAR)]
     assert not watch.rows.sound
@@ -406,9 +396,7 @@ def test_dfmetas_bridge_stays_while_others_use_it(host: OpenvSwitch, watch: Watc
 # Meta addresses
 
 
-def test_meta_addresses_are_written_and_removed_beside_the_keys_of_others(
-    host: OpenvSwitch, watch: Watch
-) -> None:
+def test_meta_addresses_come_and_go_beside_others_keys(host: OpenvSwitch, watch: Watch) -> None:
     guest, bystander = added_guests(host, watch, "guest", "bystander")
     assert watch.ports["guest"].meta == MetaIds()
     watch.watcher.write_ids({guest: IDS})
@@ -435,9 +423,7 @@ def added_guests(host: OpenvSwitch, watch: Watch, *names: str) -> list[str]:
     return [watch.ports[name].row for name in names]
 
 
-def test_a_key_of_others_that_changes_at_that_moment_stays_changed(
-    host: OpenvSwitch, watch: Watch
-) -> None:
+def test_foreign_key_that_changes_meanwhile_stays(host: OpenvSwitch, watch: Watch) -> None:
     (guest,) = added_guests(host, watch, "guest")
 
     def act(idl: Any, _txn: Any) -> None:
@@ -453,9 +439,7 @@ def test_a_key_of_others_that_changes_at_that_moment_stays_changed(
     until(lambda: watch.ports["guest"].meta.ip == "", "the key to be gone")
 
 
-def test_the_addresses_of_neutrons_metadata_path_are_read_and_stay(
-    host: OpenvSwitch, watch: Watch
-) -> None:
+def test_addresses_of_metadata_path_are_read_and_stay(host: OpenvSwitch, watch: Watch) -> None:
     add_guest(host)
     neutrons = {"provider_ip": "240.0.7.7", "provider_mac": NEUTRONS_MAC}
     columns = [f'other_config:{key}="{value}"' for key, value in neutrons.items()]

@@ -135,9 +135,7 @@ def test_names_in_use_and_broken_trunks_are_named(host: OpenvSwitch) -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_vm_that_is_plugged_anew_gets_its_trunk_again_or_leaves_it(
-    host: OpenvSwitch, again: bool
-) -> None:
+def test_replugged_vm_gets_its_trunk_again_or_leaves_it(host: OpenvSwitch, again: bool) -> None:
     vm = vms.plug(host, "tap1", tag=7)
     host.vsctl("set", "Interface", "tap1", NEXT_HOPS)
     on(host, "tap1")
@@ -163,9 +161,7 @@ def test_a_vm_that_is_plugged_anew_gets_its_trunk_again_or_leaves_it(
         assert left == {name: plugged[name] for name in (BRIDGE, "tap1")}
 
 
-def test_a_change_of_the_vms_row_meanwhile_is_read_again(
-    host: OpenvSwitch, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_meanwhile_change_is_read_again(host: OpenvSwitch, monkeypatch: pytest.MonkeyPatch) -> None:
     vm = vms.plug(host, "tap1", tag=7)
     original, changes = trunk_bridge.Rows, [f"external_ids:other={n}" for n in range(3)]
     monkeypatch.setattr(idl, "TRIES", 3)

@@ -165,9 +165,7 @@ def test_another_user_does_not_keep_a_holder(
     served.join()
 
 
-def test_a_daemon_sets_how_long_its_holder_waits(
-    held: HolderKeeper, listener: socket.socket
-) -> None:
+def test_daemon_sets_its_holders_wait(held: HolderKeeper, listener: socket.socket) -> None:
     held.keep([listener.fileno()])
     held.release()
     shorter = HolderKeeper(held.name, replace(TERMS, seconds=0))

@@ -116,9 +116,7 @@ def test_both_are_opened_at_one_port_and_kept(make: Make) -> None:
     assert len(keeping.kept) == 1, "there is nothing left to do"
 
 
-def test_a_device_that_does_not_exist_is_waited_for(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_device_is_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     keeping = Keeping()
     listeners = make(keeping)
     for later in ("at once", "after both were opened"):
@@ -190,9 +188,7 @@ def test_both_are_taken_over_and_keep_room_for_others(make: Make, earlier: Guest
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_SYNCNT) == SYN_ACK_RETRIES
 
 
-def test_the_one_of_a_release_without_ipv6_gets_its_second(
-    make: Make, earlier: GuestListeners
-) -> None:
+def test_listener_without_ipv6_gets_its_second(make: Make, earlier: GuestListeners) -> None:
     keeping = Keeping(earlier.sockets[4])
     number = port_of(earlier)
     earlier.sockets[6].close()
@@ -260,9 +256,7 @@ def socket_of(listeners: GuestListeners, version: int) -> Any:
     return sockets.adopt(os.dup(listeners.sockets[version].fileno()))
 
 
-def test_both_follow_a_device_that_is_created_again(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_follow_a_recreated_device(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     listeners = make(Keeping())
     real = socket.if_nametoindex("lo")
     assert listeners.follow() == (real, False), "there is none yet"

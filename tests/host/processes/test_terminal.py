@@ -72,9 +72,7 @@ def identifiers(row: Mapping[str, object]) -> list[str]:
 
 @pytest.mark.parametrize("listing", LISTINGS)
 @pytest.mark.parametrize("width", [80, 120, 250])
-def test_table_fits_and_folds_no_identifier(
-    monkeypatch: pytest.MonkeyPatch, listing: str, width: int
-) -> None:
+def test_identifiers_do_not_fold(monkeypatch: pytest.MonkeyPatch, listing: str, width: int) -> None:
     columns, drop, row = LISTINGS[listing]
     monkeypatch.setenv("COLUMNS", str(width))
     heading, _rule, *lines = shown(

@@ -109,9 +109,7 @@ def test_module_that_cannot_be_collected_is_named(tmp_path: Path) -> None:
     assert "nothing_of_this_name" in error
 
 
-def test_failure_is_named_when_its_teardown_fails_and_leaves_nothing_to_show(
-    tmp_path: Path,
-) -> None:
+def test_failure_is_named_when_its_teardown_fails(tmp_path: Path) -> None:
     with start(tmp_path, GONE, "-p", "tests.harness.fixtures") as process:
         assert process.wait() == 1
     errors = failed(tmp_path)
@@ -138,9 +136,7 @@ def module_of_core() -> Path:
     return ROOT / "tests/core/unit" / f"test_made_{os.getpid()}.py"
 
 
-def test_core_test_that_uses_a_process_or_a_pause_fails(
-    module_of_core: Path, tmp_path: Path
-) -> None:
+def test_core_test_with_process_or_pause_fails(module_of_core: Path, tmp_path: Path) -> None:
     module_of_core.write_text(PROCESS)
     try:
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]

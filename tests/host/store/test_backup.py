@@ -77,9 +77,7 @@ def test_a_restore_beside_a_writer_loses_no_later_write(url: str, file: Path) ->
     connection.close()
 
 
-def test_a_truncated_file_is_named_and_restored_while_it_is_open(
-    config: Path, url: str, file: Path
-) -> None:
+def test_open_truncated_file_is_named_and_restored(config: Path, url: str, file: Path) -> None:
     def command(*words: str) -> subprocess.CompletedProcess[str]:
         line = [*program("dfmeta"), "store", *words, "--config-file", str(config)]
         return subprocess.run(line, capture_output=True, text=True)

@@ -55,9 +55,7 @@ def count(url: str) -> int:
         return repository.count()
 
 
-def test_an_import_reports_its_progress_in_lines(
-    config: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_reports_progress(config: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DFMETA_TEST_LINES", "0.2")
     read, write = os.pipe()
     with importing(config, write) as (process, feed):
@@ -85,9 +83,7 @@ def test_delete_asks_first_on_a_terminal(url: str, config: Path) -> None:
         assert count(url) == status
 
 
-def test_a_table_is_drawn_on_a_terminal_and_markup_means_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_table_on_a_terminal_has_markup_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     main, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)

@@ -119,9 +119,7 @@ def vm(host: Host, its_vm: Guest) -> Iterator[Guest]:
     wait_for(lambda: only_first(host), "all other attachments to go")
 
 
-def test_daemons_that_are_killed_at_any_moment_leak_and_double_nothing(
-    host: Host, vm: Guest
-) -> None:
+def test_daemons_killed_at_any_moment_leak_and_double_nothing(host: Host, vm: Guest) -> None:
     with ThreadPoolExecutor(EACH) as pool:
         for number in range(3):
             names = [f"r{number}-{one}" for one in range(EACH)]

@@ -92,9 +92,7 @@ def site() -> Iterator[Site]:
         yield site
 
 
-def test_guests_of_three_hosts_boot_from_what_was_pushed_once(
-    site: Site, cloud_init: StartBoot
-) -> None:
+def test_guests_of_three_hosts_boot_from_one_push(site: Site, cloud_init: StartBoot) -> None:
     guests = [site.guest(agent, f"guest{number}") for number, agent in enumerate(site.agents, 1)]
     for guest in guests:
         site.push(guest, hostname=f"{guest.name}.example.org", ssh_keys=[KEY])

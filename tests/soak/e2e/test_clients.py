@@ -33,9 +33,7 @@ def guests(agent: Agent, make_guest: MakeGuest) -> Guests:
     return bare, full
 
 
-def test_clients_of_a_jdk_and_of_go_fetch_and_repeat_nothing(
-    agent: Agent, guests: Guests, tmp_path: Path
-) -> None:
+def test_java_and_go_fetch_and_repeat_nothing(agent: Agent, guests: Guests, tmp_path: Path) -> None:
     java, go, program = tmp_path / "Fetch.java", tmp_path / "fetch.go", tmp_path / "fetch"
     java.write_text(clients.JAVA, encoding="ascii")
     go.write_text(clients.GO, encoding="ascii")

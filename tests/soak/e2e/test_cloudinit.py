@@ -116,9 +116,7 @@ def test_an_ipv6_only_guest_gets_the_network_of_its_record(
     }
 
 
-def test_a_guest_is_given_the_network_of_its_document(
-    agent: Agent, guest: Guest, cloud_init: StartBoot
-) -> None:
+def test_guest_has_its_documents_network(agent: Agent, guest: Guest, cloud_init: StartBoot) -> None:
     network = {
         "interfaces": [{"name": "eth0", "mac": guest.mac}],
         "addresses": [

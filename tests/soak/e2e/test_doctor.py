@@ -49,9 +49,7 @@ def test_flow_of_a_bridge_that_has_lost_its_controller_is_named(
     host.vsctl("del-controller", BRIDGE)
 
 
-def test_full_table_is_not_the_guests_fault(
-    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
-) -> None:
+def test_full_table_is_named(host: OpenvSwitch, agent: Agent, make_guest: MakeGuest) -> None:
     before = make_guest()
     put(agent, before)
     asks_own(before)
@@ -75,9 +73,7 @@ def test_full_table_is_not_the_guests_fault(
     wait_for(lambda: served(guest), "the guest to be served")
 
 
-def test_restoration_that_never_ends_is_named_at_once(
-    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
-) -> None:
+def test_endless_restore_is_named(host: OpenvSwitch, agent: Agent, make_guest: MakeGuest) -> None:
     guest = make_guest()
     put(agent, guest)
     asks_own(guest)

@@ -60,9 +60,7 @@ done
 """A program that puts its rule before all others each time."""
 
 
-def test_a_program_that_wants_to_be_first_too_ends_no_quarrel(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_rival_for_the_first_rule_is_borne(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     namespace = host.namespace
     asks_both(guest)
     agent.restart()

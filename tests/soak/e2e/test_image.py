@@ -128,9 +128,7 @@ def sample(name: str) -> str:
     return text.replace("{{ container_config_directory }}", "/var/lib/kolla/config_files")
 
 
-def test_samples_serve_beside_ovn_and_over_restarts(
-    host: OpenvSwitch, make_guest: MakeGuest
-) -> None:
+def test_samples_serve_beside_ovn(host: OpenvSwitch, make_guest: MakeGuest) -> None:
     with Central() as central, Chassis(host, central, name="compute1", address="127.0.0.1"):
         guest = plug(make_guest, Network(central, "red"), "one", mac="fa:16:3e:00:00:05")
         agent = Contained(host)

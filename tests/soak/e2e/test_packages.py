@@ -98,9 +98,7 @@ def test_the_source_distribution_has_all_of_the_source(source: Path, built: Path
     assert [name for name in result if "__pycache__" in name or name.endswith(".pyc")] == []
 
 
-def test_the_wheel_has_the_package_and_what_is_to_be_set_up_and_nothing_else(
-    members: set[str],
-) -> None:
+def test_wheel_has_the_package_and_set_up_files_alone(members: set[str]) -> None:
     data = f"{FULL}.data/data/share/dfmeta/"
     code = {name for name in members if name.startswith("dfmeta/")}
     assert code == files(ROOT, "dfmeta")

@@ -182,9 +182,7 @@ def test_a_host_goes_back_and_a_central_store_takes_hollows_records(host: Shell)
     assert untyped("store-central", host.typed) == []
 
 
-def test_guests_without_openstack_get_their_records(
-    host: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_guests_of_kvm_get_their_records(host: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     known, source = host.places(), host.folder / "source"
     monkeypatch.setattr(host, "places", lambda: {**known, "/proc": "/proc"})
     (source / "seeds/web1").mkdir(parents=True)

@@ -7,9 +7,7 @@ from tests.host.e2e.support import put
 PATH = "/latest/meta-data/local-hostname"
 
 
-def test_a_back_up_and_a_restore_fail_no_request(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
+def test_backup_and_restore_fail_nothing(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
     agent, guest = make_agent(), make_guest("web")
     put(agent, guest, hostname="before")
     file = str(agent.folder / "back-up.db")

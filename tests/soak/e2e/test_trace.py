@@ -10,9 +10,7 @@ from tests.host.e2e.test_trace import trace
 _filter = test_trace._filter
 
 
-def test_name_in_a_record_names_its_guest_everywhere(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
+def test_records_name_is_its_guests(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
     guest, other, agent = make_guest(), make_guest(), make_agent()
     for port in (guest, other):
         agent.ctl("store", "put", port.instance_id, "--hostname", f"{port.port}.example.org")
@@ -37,9 +35,7 @@ def test_name_in_a_record_names_its_guest_everywhere(
         assert f"{guest.port} ({guest.instance_id}), {other.port} (" in message, command
 
 
-def test_version_of_ip_that_the_guest_uses_is_traced(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
+def test_guests_version_of_ip_is_traced(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
     guest, agent = make_guest(), make_agent()
     assert ", to fe80::" not in trace(agent, guest.port, 0, None), "it has used none"
     assert guest.curl("/", host=OPENSTACK6).status == 404

@@ -167,9 +167,7 @@ def test_a_subport_that_others_have_removed_is_made_again(world: World, vm: Pare
     assert world.ours() == []
 
 
-def test_without_a_trunks_bridge_the_status_of_the_port_counts(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ports_status_counts_without_bridge(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """OVN has no row for a subport, and no agent that would change the status here."""
     monkeypatch.setattr(wired, "WAIT", 0.3)
     monkeypatch.setattr(wired, "POLL_STATUS", 0.05)
@@ -213,9 +211,7 @@ def test_a_removal_ends_the_entry_although_neutron_is_away(world: World) -> None
 @pytest.mark.parametrize("action", ["attach", "detach"])
 @pytest.mark.parametrize("form", ["bridge", "tags"])
 @pytest.mark.usefixtures("ovn")
-def test_a_process_that_ends_at_any_step_leaves_nothing(
-    engines: Engines, vm: Parent, action: str, form: str
-) -> None:
+def test_ended_process_leaves_nothing(engines: Engines, vm: Parent, action: str, form: str) -> None:
     if form == "tags":
         vm = engines.world.tagged("tap2")
         engines.parents = (vm,)

@@ -363,9 +363,7 @@ def test_too_many_requests_are_429(side: Side) -> None:
     assert side.ask("PUT", "/token", x_dfmeta_token_ttl_seconds="1").status == 200
 
 
-def test_each_change_has_a_line_and_no_line_has_a_token(
-    side: Side, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_change_has_a_line_without_token(side: Side, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     token = side.ask("PUT", "/token", x_dfmeta_token_ttl_seconds="60").body.decode()
     side.ask("PUT", PATH, BODY, token=token)
@@ -386,9 +384,7 @@ def test_each_change_has_a_line_and_no_line_has_a_token(
     assert token not in caplog.text
 
 
-def test_a_port_has_one_line_a_minute_about_a_kind_of_refusal(
-    side: Side, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_kind_of_refusal_is_one_line_a_minute(side: Side, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(5):
         side.ask("BREW", "/status", token="")
     assert len(caplog.messages) == 1

@@ -85,9 +85,7 @@ def test_a_domain_that_is_not_there_is_one_line(run: Run, folders: tuple[Path, P
     assert "several domains" in refused(run("from-libvirt", "web"))
 
 
-def test_a_wrong_rule_is_one_line_that_names_it_and_stores_nothing(
-    run: Run, tmp_path: Path
-) -> None:
+def test_wrong_rule_is_one_line_that_names_it_and_stores_nothing(run: Run, tmp_path: Path) -> None:
     for rule in ("nic:x=lan", "nonsense", f"nic:{MAC}=a/b"):
         result = run("from-libvirt", "-", "--tag", rule, "--store", stdin=domain())
         assert f"--tag '{rule}'" in refused(result)
@@ -95,9 +93,7 @@ def test_a_wrong_rule_is_one_line_that_names_it_and_stores_nothing(
         assert repository.get(A) is None
 
 
-def test_store_puts_the_devices_into_the_record_and_keeps_the_rest(
-    run: Run, tmp_path: Path
-) -> None:
+def test_store_puts_devices_into_the_record_and_keeps_the_rest(run: Run, tmp_path: Path) -> None:
     with Repository(f"sqlite:///{tmp_path}/store.db") as repository:
         repository.put(A, document={"hostname": "web", "devices": [{"type": "gone"}]})
         result = run("from-libvirt", "-", "--tag", f"nic:{MAC}=lan", "--store", stdin=domain())

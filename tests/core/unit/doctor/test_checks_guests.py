@@ -284,9 +284,7 @@ def test_value_of_the_operator_names_a_port_before_one_that_a_guest_chose() -> N
         assert find_port.named([PORT, named], text) == (named,)
 
 
-def test_name_in_a_record_names_a_port_unless_several_instances_have_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_name_of_a_record_names_the_port_of_one_instance(monkeypatch: pytest.MonkeyPatch) -> None:
     third = replace(OTHER, name="tap3", instance="i3")
     names = {INSTANCE: ["web2", "web2.example.org"], "i3": ["web3", "web2.example.org"]}
     monkeypatch.setattr(port_argument, "agent_of", lambda _conf: agent(names))

@@ -272,9 +272,7 @@ def test_missing_flow_of_ipv6_is_named_with_the_service() -> None:
 GREEN, RED, YELLOW = "\x1b[32m", "\x1b[1;31m", "\x1b[33m"
 
 
-def test_terminal_shows_each_state_in_its_colour_unless_no_color_is_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_states_have_colours_on_a_terminal_save_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     colours = {"ok": GREEN, "warning": YELLOW, "wrong": RED, "unknown": YELLOW}
     rows = [{"status": str(state_), "text": "ok [red]wrong[/red]"} for state_ in CheckStatus]
     for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):

@@ -133,9 +133,7 @@ Make = Callable[..., Switch]
 Capture = pytest.CaptureFixture[str]
 
 
-def test_both_versions_are_traced_or_the_one_that_is_asked_for(
-    switch: Make, capsys: Capture
-) -> None:
+def test_both_versions_are_traced_or_the_requested_version(switch: Make, capsys: Capture) -> None:
     switch()
     stop, lines = told(capsys, PORT6, (4, 6))
     assert (stop, lines[-1]) == ("", LEADS)
@@ -159,9 +157,7 @@ def test_both_versions_are_traced_or_the_one_that_is_asked_for(
     assert len(made.asked) == 3
 
 
-def test_each_address_of_the_service_that_the_guest_uses_is_traced(
-    switch: Make, capsys: Capture
-) -> None:
+def test_each_service_address_of_the_guest_is_traced(switch: Make, capsys: Capture) -> None:
     made = switch()
     port = replace(PORT, addresses={SLOT6 + 4: EC2, SLOT6 + 2: ADDRESS6, SLOT6 + 7: EC2})
     _stop, lines = told(capsys, port, (6,))
@@ -181,9 +177,7 @@ def test_each_address_of_the_service_that_the_guest_uses_is_traced(
     assert "ipv6_dst=fd00:a9fe:a9fe:a9fe:1::1" in made.asked[-1], "the key of the first slot"
 
 
-def test_fault_of_one_version_is_named_with_it_in_the_last_line(
-    switch: Make, capsys: Capture
-) -> None:
+def test_fault_is_named_with_its_version_in_the_last_line(switch: Make, capsys: Capture) -> None:
     switch(icmp6=SOLICITED.replace("    IN_PORT\n", ""))
     stop, lines = told(capsys, PORT6, (4, 6))
     fault = "neighbour discovery: the answer does not leave at tap1"
@@ -210,9 +204,7 @@ def test_probe_is_that_of_the_version(switch: Make, capsys: Capture) -> None:
     assert "  probe  not probed: guests are served over IPv4 only" in lines
 
 
-def test_ipv6_that_is_not_served_is_not_traced(
-    switch: Make, command: Callable[..., Result]
-) -> None:
+def test_ipv6_is_traced_only_where_served(switch: Make, command: Callable[..., Result]) -> None:
     switch()
     for wanted, running, cause in (
         (SETTINGS, True, "[df_metadata] ip6 is empty, so guests are served over IPv4 only"),
@@ -237,9 +229,7 @@ def test_argument_is_repeated_without_control_characters(
         assert done.stdout.strip().isprintable()
 
 
-def test_without_the_daemon_addresses_and_services_are_those_of_the_flows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_addresses_are_those_of_the_flows_without_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     layout, tap = Layout(), replace(TAP6, guest_ip6=SERVICE6[::-1])
     guest = ServedEndpoint(PORT6.endpoint, PORT6.addresses)
     flows = [*fixed_flows(tap), *guest_flows(guest, tap)]

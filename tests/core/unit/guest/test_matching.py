@@ -33,9 +33,7 @@ def tags_of(
     return {device.name: tags for device, tags in matched.items()}
 
 
-def test_a_nic_and_a_disk_are_found_by_their_pci_addresses(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_nic_and_disk_match_by_their_pci_addresses(machine: Machine, messages: list[str]) -> None:
     machine.nic(f"{PCI}:02.0/virtio0/net/ens2", MAC)
     machine.nic(f"{PCI}:03.0/net/ens3", OTHER_MAC)
     machine.disk(f"{PCI}:06.0/virtio3/block/vda", partitions=2)
@@ -56,9 +54,7 @@ def test_a_nic_and_a_disk_are_found_by_their_pci_addresses(
     assert messages == []
 
 
-def test_a_device_behind_a_bridge_is_at_its_own_address(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_device_behind_a_bridge_has_its_own_address(machine: Machine, messages: list[str]) -> None:
     machine.nic(f"{PCI}:02.0/0000:01:00.0/virtio0/net/enp1s0")
     assert tags_of(machine, [nic("a", bus="pci", address="0000:00:02.0")], messages) == {}
     assert tags_of(machine, [nic("a", bus="pci", address="0000:01:00.0")], messages) == {
@@ -100,9 +96,7 @@ def test_the_specifications_guests_have_all_of_their_roles(tmp_path: Path) -> No
         assert len(lines) == missing, lines
 
 
-def test_a_scsi_controller_is_counted_without_ata_and_usb(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_scsi_controllers_count_without_ata_and_usb(machine: Machine, messages: list[str]) -> None:
     machine.scsi_host(f"{PCI}:1f.2/ata1/host0")
     machine.disk(f"{PCI}:1f.2/ata1/host0/target0:0:0/0:0:0:0/block/sda")
     machine.scsi_host(f"{XHCI}/usb1/1-1/1-1:1.0/host8")
@@ -191,9 +185,7 @@ def test_a_xen_disk_is_found_by_number_and_by_place(machine: Machine, messages: 
             }
 
 
-def test_what_nova_gives_is_found_where_it_knows_no_address(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_devices_of_nova_without_address_match(machine: Machine, messages: list[str]) -> None:
     machine.nic(f"{PCI}:03.0/virtio0/net/ens3", MAC)
     machine.scsi_host(f"{HBA}/host6")
     machine.disk(f"{HBA}/host6/target6:0:0/6:0:0:0/block/sda", page=VOLUME)
@@ -307,9 +299,7 @@ def test_a_disk_of_another_serial_is_another_disk(machine: Machine, messages: li
     assert tags_of(machine, [disk("x", serial="stick-1")], messages) == {"sda": ["x"]}
 
 
-def test_a_serial_is_known_by_its_first_20_characters_or_more(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_serial_matches_by_20_characters_or_more(machine: Machine, messages: list[str]) -> None:
     for number, length in enumerate((19, 20, 30, len(VOLUME))):
         serial = f"{number}{VOLUME}"
         machine.disk(f"{PCI}:1{number}.0/virtio4/block/vd{number}", serial=serial[:length])

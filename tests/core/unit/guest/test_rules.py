@@ -119,9 +119,7 @@ def test_a_nic_gets_its_tags(small: Machine, messages: list[str]) -> None:
     ]
 
 
-def test_a_disk_gets_its_tags_and_links_for_its_partitions_too(
-    small: Machine, messages: list[str]
-) -> None:
+def test_disk_and_its_partitions_get_tags_and_links(small: Machine, messages: list[str]) -> None:
     assert rules(small, {"devices": [disk("oracledb")]}, messages) == [
         (
             'ACTION!="remove", SUBSYSTEM=="block", ENV{DEVTYPE}=="disk", '
@@ -137,9 +135,7 @@ def test_a_disk_gets_its_tags_and_links_for_its_partitions_too(
     ]
 
 
-def test_a_pattern_leaves_open_what_another_boot_counts_anew(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_pattern_omits_numbers_that_a_boot_changes(machine: Machine, messages: list[str]) -> None:
     for number, (path, pattern) in enumerate(
         (
             ("virtio2/host6/target6:0:0/6:0:0:1", "virtio*/host*/target*:0:0/*:0:0:1"),
@@ -158,9 +154,7 @@ def test_a_pattern_leaves_open_what_another_boot_counts_anew(
         assert f'{place}/*"' in parts
 
 
-def test_devices_of_one_function_differ_by_namespace_or_mac(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_devices_of_a_function_differ_by_mac(machine: Machine, messages: list[str]) -> None:
     for number, mac in enumerate((MAC, OTHER_MAC), 1):
         machine.disk(f"{PCI}:05.0/nvme/nvme0/nvme0n{number}")
         machine.nic(f"{PCI}:02.0/net/eth{number}", mac)
@@ -171,9 +165,7 @@ def test_devices_of_one_function_differ_by_namespace_or_mac(
     assert "DEVPATH" not in line
 
 
-def test_an_interface_on_no_bus_is_matched_by_mac_or_name(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_interface_on_no_bus_matches_by_mac_or_name(machine: Machine, messages: list[str]) -> None:
     for number, mac in enumerate((MAC, OTHER_MAC, OTHER_MAC, MAC.replace("fa", "fe"))):
         machine.nic(f"virtual/net/eth{number}", mac)
     with (machine.root / "devices/virtual/net/eth3/uevent").open("a") as uevent:
@@ -187,9 +179,7 @@ def test_an_interface_on_no_bus_is_matched_by_mac_or_name(
         assert key in line
 
 
-def test_a_name_that_udev_would_not_take_as_it_is_gets_no_rule(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_name_that_udev_would_change_gets_no_rule(machine: Machine, messages: list[str]) -> None:
     machine.nic("virtual/net/eth0", "")
     for name in ("eth*", 'e"x', "e|th0", "e\\x"):
         machine.nic(f"virtual/net/{name}", "")
@@ -203,9 +193,7 @@ def test_a_name_that_udev_would_not_take_as_it_is_gets_no_rule(
             assert "no name that udev can match" in messages[0]
 
 
-def test_a_hostile_tag_comes_back_as_it_was_and_is_nothing_else(
-    small: Machine, messages: list[str]
-) -> None:
+def test_hostile_tag_comes_back_and_is_nothing_else(small: Machine, messages: list[str]) -> None:
     for tag in HOSTILE:
         for make in (nic, disk):
             lines = rules(small, {"devices": [make(tag, "plain")]}, messages)
@@ -213,9 +201,7 @@ def test_a_hostile_tag_comes_back_as_it_was_and_is_nothing_else(
     assert messages == []
 
 
-def test_a_value_that_can_be_no_tag_is_left_out_with_a_line(
-    small: Machine, messages: list[str]
-) -> None:
+def test_value_that_is_no_tag_is_left_out_with_a_line(small: Machine, messages: list[str]) -> None:
     values = ["", "x" * 241, "é" * 50, "\ud800", 1, 1.5, None, True, ["a"], {"a": "b"}]
     for tag in values:
         [line] = rules(small, {"devices": [nic(tag, "plain")]}, messages)
@@ -224,9 +210,7 @@ def test_a_value_that_can_be_no_tag_is_left_out_with_a_line(
     assert all(text.isascii() and text.isprintable() and len(text) < 200 for text in messages)
 
 
-def test_more_tags_than_udev_takes_are_left_out_and_said(
-    small: Machine, messages: list[str]
-) -> None:
+def test_tags_above_udevs_limit_are_left_out_and_said(small: Machine, messages: list[str]) -> None:
     tags = [f"{number:0240d}" for number in range(3)]
     lines = rules(small, {"devices": [disk(*tags), disk("more", "m" * 100)]}, messages)
     assert decoded(lines[0]) == [*tags[:2], "more"]
@@ -290,9 +274,7 @@ devices = st.fixed_dictionaries(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(document=st.fixed_dictionaries({"devices": st.lists(devices, max_size=4) | json_values}))
-def test_any_document_gives_rules_of_the_strict_form_or_an_error(
-    small: Machine, document: dict[str, Any]
-) -> None:
+def test_any_document_gives_strict_rules_or_error(small: Machine, document: dict[str, Any]) -> None:
     messages: list[str] = []
     try:
         lines = rules(small, document, messages)

@@ -88,9 +88,7 @@ def test_a_service_without_a_document_is_given_up(
         assert hosts == [IPV4, IPV6] * tries
 
 
-def test_a_deadline_bounds_all_requests_and_pauses(
-    one_nic: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deadline_bounds_all_requests(one_nic: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, timeouts = Clock(), []
 
     def request(_host: str, _port: int, *, timeout: float) -> tuple[int, bytes]:
@@ -106,9 +104,7 @@ def test_a_deadline_bounds_all_requests_and_pauses(
     assert clock.now == 1025
 
 
-def test_the_three_exchanges_of_a_request_with_a_token_share_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_exchanges_of_a_request_with_token_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, ends = [(401, b""), (200, b"token-1"), (200, RAW)], []
 
     def exchange(_host: str, _port: int, _order: object, end: float) -> tuple[int, bytes]:
@@ -252,9 +248,7 @@ def test_a_dry_run_prints_the_rules_and_writes_nothing(
     assert not output.exists()
 
 
-def test_an_output_is_readable_by_all_and_udev_is_left_alone(
-    run: Run, tmp_path: Path, udevadm: Udevadm
-) -> None:
+def test_output_is_readable_and_udev_left_alone(run: Run, tmp_path: Path, udevadm: Udevadm) -> None:
     output = tmp_path / "new" / "out.rules"
     assert run("--output", str(output)) == 0
     first = output.read_bytes()

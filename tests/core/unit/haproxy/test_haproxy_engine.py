@@ -165,9 +165,7 @@ def test_guest_in_doubt_is_withdrawn_at_once_and_no_other(world: World) -> None:
     assert world.process.instances() == [OTHER_INSTANCE]
 
 
-def test_process_with_a_late_refused_or_other_map_is_replaced(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_process_with_wrong_map_is_replaced(world: World, caplog: pytest.LogCaptureFixture) -> None:
     first = world.process
     gate = first.runtime.gate = Event()
     world.come(INSTANCE)
@@ -229,9 +227,7 @@ def test_process_that_ends_is_started_again(world: World, caplog: pytest.LogCapt
     assert (facts["restarts"], facts["last_fault"]) == (1, "ended with status -15")
 
 
-def test_process_that_hangs_is_killed_within_a_second(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_process_that_hangs_is_killed(world: World, caplog: pytest.LogCaptureFixture) -> None:
     before = world.process
     before.runtime.hangs = 0.0
     eventlet.sleep(0.5)
@@ -324,9 +320,7 @@ def test_replaced_process_that_does_not_end_is_killed_with_its_counts_read(world
     assert world.running() == [new]
 
 
-def test_reload_replaces_the_process_only_where_its_own_configuration_is_another(
-    world: World,
-) -> None:
+def test_reload_replaces_the_process_only_where_its_configuration_differs(world: World) -> None:
     before = world.process
     world.plain = False
     assert world.reload().ready()

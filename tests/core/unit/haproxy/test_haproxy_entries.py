@@ -275,9 +275,7 @@ def test_position_is_reached_when_haproxy_has_confirmed_it(replica: Replica) -> 
     assert replica.map.acked(second)
 
 
-def test_map_that_has_ended_keeps_no_guest_waiting_and_one_that_failed_does(
-    replica: Replica,
-) -> None:
+def test_ended_map_keeps_no_guest_waiting_and_a_failed_map_does(replica: Replica) -> None:
     replica.runtime.gate = Event()
     replica.runtime.fails = True
     replica.tell(HERE, a="1")
@@ -352,9 +350,7 @@ def test_answer_that_is_cut_short_or_not_text_is_refused(foreign: Foreign) -> No
                 ask()
 
 
-def test_answer_of_any_length_does_not_fill_the_memory(
-    foreign: Foreign, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_answers_do_not_fill_memory(foreign: Foreign, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_module, "BODY_MAX", 100)
     foreign.answers = [bytes(101)]
     with pytest.raises(HaproxyError, match="too long"):

@@ -224,9 +224,7 @@ def test_connection_counts_unless_haproxy_knew_the_guest(world: World) -> None:
         assert ACCEPTED.of(ENDPOINT, identity.incarnation) == count
 
 
-def test_wrong_header_is_closed_on_and_noted(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_wrong_header_is_closed_and_noted(world: World, caplog: pytest.LogCaptureFixture) -> None:
     before = closed("defect")
     assert world.ask(world.header(command=LOCAL)) == b""
     assert closed("defect") - before == 1

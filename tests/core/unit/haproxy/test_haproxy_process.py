@@ -155,9 +155,7 @@ class Started:
         return answer
 
 
-def test_secrets_are_in_memory_and_not_among_the_words_of_the_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_secrets_are_in_memory_and_not_in_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Started(monkeypatch, "tls")
     assert started.files["/memfd:dfmeta-ca"] == b"authority"
     assert started.files["/memfd:dfmeta-map"] == b""
@@ -171,9 +169,7 @@ def test_secrets_are_in_memory_and_not_among_the_words_of_the_command(
     started.process.close()
 
 
-def test_file_of_a_private_key_is_empty_once_haproxy_is_ready(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_private_keys_file_is_empty_once_haproxy_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     started = Started(monkeypatch, "tls", None, "info", cert=b"private key")
     assert os.pread(started.key, 100, 0) == b"private key"
     started.process.wait_ready()
@@ -207,9 +203,7 @@ def test_process_is_ready_when_it_answers_and_takes_several_hosts_for_down(
 
 @pytest.mark.parametrize("cert", [b"", b"key"])
 @pytest.mark.parametrize("fails", ["memfd_create", "pipe", "Popen"])
-def test_start_that_fails_leaves_no_descriptor(
-    fails: str, cert: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_start_closes_all(fails: str, cert: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_args: object, **_options: object) -> Any:
         raise OSError(24, "Too many open files")
 

@@ -156,9 +156,7 @@ def resolver(*addresses: str) -> Callable[..., list[Any]]:
     return getaddrinfo
 
 
-def test_name_has_all_its_addresses_but_those_of_a_zone(
-    conf: Conf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_name_has_its_addresses_without_zone(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
     named = conf(DEFAULT__nova_metadata_host="nova.example")
     answers = resolver("192.0.2.1", "fe80::1%eth0", "2001:db8::1")
     monkeypatch.setattr(green_socket, "getaddrinfo", answers)
@@ -174,9 +172,7 @@ def test_name_has_all_its_addresses_but_those_of_a_zone(
     assert haproxy.make_plan(named).servers == ()
 
 
-def test_host_without_a_name_is_not_asked_over_tls(
-    conf: Conf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unnamed_host_is_not_asked_over_tls(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(green_socket, "getaddrinfo", resolver("192.0.2.1"))
     options = {
         "DEFAULT__nova_metadata_protocol": "https",

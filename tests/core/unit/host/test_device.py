@@ -114,9 +114,7 @@ def test_the_kernel_of_this_machine_has_lo() -> None:
         is_up("nowhere")
 
 
-def test_arp_ignore_is_raised_from_0_and_restored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arp_ignore_is_raised_and_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "arp_ignore"
     monkeypatch.setattr(device, "ARP_IGNORE", file)
     for strict in (1, 2):

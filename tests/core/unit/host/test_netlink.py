@@ -100,9 +100,7 @@ def generated(kernel: Kernel) -> Iterator[None]:
     return iter(())
 
 
-def test_missing_objects_are_made_and_a_second_check_changes_nothing(
-    kernel: Kernel, wanted: WantedSide
-) -> None:
+def test_missing_objects_are_made_and_stay_as_they_are(kernel: Kernel, wanted: WantedSide) -> None:
     others, side = kernel.state(), HostSide(wanted)
     assert side.ensure() == ["up", *steps(wanted)]
     assert kernel.state() == both(others, objects_of(wanted))
@@ -223,9 +221,7 @@ def test_removal_takes_the_rules_of_an_earlier_table_and_address(kernel: Kernel)
         assert kernel.state() == others
 
 
-def test_without_its_device_only_rules_are_left_to_remove(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_rules_stay_without_a_device(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     HostSide(WANTED).ensure()
     monkeypatch.delitem(DEVICES, "tap-metadata")
     assert HostSide(WANTED).remove(device_stays=True) == ["rule 32764", "rule 32765"]
@@ -275,9 +271,7 @@ def test_rules_move_before_those_of_others_and_back(kernel: Kernel, wanted: Want
 
 
 @pytest.mark.parametrize("wanted", [WANTED, MAIN6], ids=["4", "main6"])
-def test_undo_removes_moved_rules_that_this_run_has_made(
-    kernel: Kernel, wanted: WantedSide
-) -> None:
+def test_undo_removes_moved_rules_of_this_run(kernel: Kernel, wanted: WantedSide) -> None:
     others, side = kernel.state(), HostSide(wanted)
     side.ensure()
     taker: Object = (wanted.family.af, 5270, None, 0, None, 52)

@@ -123,9 +123,7 @@ def test_haproxy_is_read_if_it_is_a_child_of_the_daemon(proc: Path) -> None:
     assert read_haproxy(7, 5, proc=proc) is None
 
 
-def test_checksum_errors_are_0_without_the_counter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_counter_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "snmp"
     monkeypatch.setattr(system, "_SNMP", file)
     assert checksum_errors() == 0

@@ -48,9 +48,7 @@ def world(load: Load) -> Iterator[World]:
     eventlet.sleep(LONGEST_PAUSE)
 
 
-def test_port_that_is_refused_is_dropped_and_handed_on_again(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refused_port_is_dropped_and_redone(world: World, caplog: pytest.LogCaptureFixture) -> None:
     count = metrics.PORT_DEFECTS._value.get
     before = count()
     world.refused.add("tap1")

@@ -46,9 +46,7 @@ def ask(source: LibvirtSource, port: Port = PORT) -> Ownership:
     return source.find(PortQuery(port, CLOCK.now()))
 
 
-def test_a_file_is_parsed_once_and_again_when_it_has_changed(
-    tmp_path: Path, parsed: list[bytes]
-) -> None:
+def test_file_is_parsed_once_for_each_change(tmp_path: Path, parsed: list[bytes]) -> None:
     source = LibvirtSource(Folders([tmp_path, tmp_path / "missing"]))
     assert ask(source) == Ownership()
     write(tmp_path, "a", run(A))
@@ -78,9 +76,7 @@ def test_a_broken_file_costs_only_itself(
     assert "0.xml" in line
 
 
-def test_a_folder_that_cannot_be_listed_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_folder_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 

@@ -69,9 +69,7 @@ def ask(source: NeutronSource, number: int = 1) -> Ownership:
     return source.find(PortQuery(port(number), clock.now()))
 
 
-def test_the_instance_and_the_ports_project_come_over_the_wire(
-    server: Neutron, api: MakeApi
-) -> None:
+def test_instance_and_project_come_over_the_wire(server: Neutron, api: MakeApi) -> None:
     server.put(harness.port(port_id(1), A, "p"))
     server.put(harness.port(port_id(2), A, "q", host="elsewhere"))
     server.put(harness.port(port_id(3), "dhcp-x", "p", owner="network:dhcp"))

@@ -161,9 +161,7 @@ def test_a_parent_has_the_instance_of_the_interface_on_its_trunks_bridge(ovsdb: 
     assert ovsdb.read()["tpi-1"].instance_id == ""
 
 
-def test_only_one_interface_of_the_parents_port_on_its_bridge_names_an_instance(
-    ovsdb: Ovsdb,
-) -> None:
+def test_one_interface_alone_of_the_parents_port_names_an_instance(ovsdb: Ovsdb) -> None:
     ovsdb.bridge("tbr-2")
     ovsdb.add("tbr-1", "tap2", external_ids=VM | {"iface-id": "q"})
     ovsdb.add("tbr-2", "tap3", external_ids=VM)
@@ -433,9 +431,7 @@ ANY = st.builds(
 
 @settings(deadline=None, max_examples=examples(100))
 @given(st.lists(ANY | st.sampled_from(["a", "b", "c"]), max_size=12), st.booleans())
-def test_after_any_changes_each_port_is_as_if_all_had_come_anew(
-    steps: list[Any], own: bool
-) -> None:
+def test_ports_after_changes_are_those_of_a_new_reading(steps: list[Any], own: bool) -> None:
     delivered: dict[PortId, Port] = {}
     stage = Subports(lambda port: delivered.update({port.id: port}), delivered.pop, independent=own)
     present: dict[PortId, Port] = {}

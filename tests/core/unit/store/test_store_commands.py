@@ -140,9 +140,7 @@ def test_list_in_a_pipe_is_aligned_and_whole(run: Run, instance_id: str) -> None
 
 
 @pytest.mark.parametrize("whom", ["an instance", "--default", "--default-host"])
-def test_what_delete_prints_puts_the_record_back(
-    run: Run, instance_id: str, tmp_path: Path, whom: str
-) -> None:
+def test_deletes_output_restores(run: Run, instance_id: str, tmp_path: Path, whom: str) -> None:
     target = {"an instance": [instance_id], "--default-host": ["--default-host", "kvm 1"]}.get(
         whom, [whom]
     )
@@ -183,9 +181,7 @@ def test_what_delete_prints_puts_the_record_back(
     assert len([*(tmp_path / "state/deleted").iterdir()]) == 1
 
 
-def test_delete_keeps_a_copy_where_it_is_told_or_none(
-    run: Run, instance_id: str, tmp_path: Path
-) -> None:
+def test_delete_keeps_a_copy_where_wanted(run: Run, instance_id: str, tmp_path: Path) -> None:
     run("put", instance_id, "--meta", "a=b")
     assert succeeded(run("delete", instance_id, "--copy", "")) == f"{instance_id}: deleted\n"
     run("put", instance_id, "--meta", "a=b")
@@ -258,9 +254,7 @@ def test_an_instance_is_found_by_its_domains_name(run: Run, web1: str, instance_
     assert f"{instance_id} (web1): deleted\n" in succeeded(run("delete", web1))
 
 
-def test_an_instance_is_found_by_its_records_name(
-    run: Run, url: str, domains: Path, instance_id: str
-) -> None:
+def test_records_name_is_accepted(run: Run, url: str, domains: Path, instance_id: str) -> None:
     run("put", instance_id, "--name", "my db")
     run("put", OTHER_INSTANCE, "--name", "another")
     run("put", OTHER, "--meta", "a=b")
@@ -364,9 +358,7 @@ def test_vendor_data_and_the_network_config_come_from_files(
         assert f"{option} = '{file}'" in refusal(run("put", instance_id, option, file))
 
 
-def test_a_whole_document_replaces_and_the_other_options_change_it(
-    run: Run, instance_id: str
-) -> None:
+def test_document_replaces_and_other_options_change_it(run: Run, instance_id: str) -> None:
     run("put", instance_id, "--meta", "a=1", "--availability-zone", "z", "--project", "p")
     document = b'{"hostname": "h", "meta": {"b": 2}, "odd": [null]}'
     succeeded(run("put", instance_id, "--json", "-", "--hostname", "web", stdin=document))

@@ -71,9 +71,7 @@ def test_a_folder_of_seeds_is_a_record_for_each(
     assert stored[OTHER_INSTANCE] == {"is": {}, "userdata": None, "at": ()}
 
 
-def test_a_folder_that_is_a_seed_says_itself_whose_it_is(
-    run: Run, tmp_path: Path, domains: Path
-) -> None:
+def test_seed_folder_names_its_instance(run: Run, tmp_path: Path, domains: Path) -> None:
     for meta_data, why in [
         ("instance-id: web1\n", "its instance-id"),
         ("instance-id: iid-1\nlocal-hostname: web1\n", "its local-hostname"),
@@ -215,9 +213,7 @@ def test_keys_that_are_none_are_left_out_and_counted(
     )
 
 
-def test_a_line_that_is_wrong_is_named_by_its_number(
-    run: Run, url: str, tmp_path: Path, instance_id: str
-) -> None:
+def test_wrong_line_has_its_number(run: Run, url: str, tmp_path: Path, instance_id: str) -> None:
     file = write_lines(
         tmp_path / "records.jsonl",
         {"id": instance_id, "metadata": {"n": 1}},
@@ -264,9 +260,7 @@ def test_a_line_that_the_store_refuses_takes_no_other_with_it(
     assert stored[OTHER_INSTANCE]["userdata"] is None, "neither half of it"
 
 
-def test_a_dry_run_reads_everything_and_writes_nothing(
-    run: Run, url: str, tmp_path: Path, instance_id: str
-) -> None:
+def test_dry_run_writes_nothing(run: Run, url: str, tmp_path: Path, instance_id: str) -> None:
     seed = write_seed(tmp_path / instance_id, meta_data="local-hostname: a\n")
     file = write_lines(tmp_path / "r.jsonl", {"id": instance_id, "metadata": {}}, "{")
     result = run("import", "--dry-run", str(seed), str(file))

@@ -337,9 +337,7 @@ def test_a_page_follows_one_id_and_no_other_text(client: Client) -> None:
         }, query
 
 
-def test_a_broken_document_hides_no_other_record(
-    client: Client, repository: Repository, sql: Sql
-) -> None:
+def test_broken_document_hides_no_other(client: Client, repository: Repository, sql: Sql) -> None:
     for number, document in enumerate(("[", '{"name": 1e999}', '{"name": "fine"}')):
         repository.put(f"{number:036}")
         sql(f"UPDATE records SET metadata = '{document}' WHERE id = '{number:036}'")
@@ -462,9 +460,7 @@ def test_a_push_that_changes_nothing_has_its_line(
     assert line.endswith(": 500")
 
 
-def test_refused_clients_have_so_many_lines_in_a_minute(
-    lines: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lines_of_refusals_are_limited(lines: list[str], caplog: pytest.LogCaptureFixture) -> None:
     log = admin.Audit()
     route = Route("POST", "/device-metadata", Action.PUSH)
     call = admin.AuditedCall(Request.blank("/", method="POST", environ=ADDRESS), route)

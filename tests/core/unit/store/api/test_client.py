@@ -116,9 +116,7 @@ def test_an_absent_half_stays_absent(over: Run, elsewhere: Repository, instance_
     assert (record.metadata, record.userdata) == ('{"name":"n"}', None)
 
 
-def test_get_and_delete_are_those_of_the_store(
-    over: Run, elsewhere: Repository, instance_id: str
-) -> None:
+def test_get_and_delete_are_the_stores(over: Run, elsewhere: Repository, instance_id: str) -> None:
     missing = over("get", instance_id)
     assert (missing.exit_code, missing.stdout) == (1, "")
     elsewhere.put(instance_id, document={"hostname": "web"}, userdata=b"hush", http_tokens="off")
@@ -266,9 +264,7 @@ def test_a_token_comes_from_a_file_or_the_environment_alone(
     assert "answers 401 (invalid auth token). Give a token" in run(*put).stderr
 
 
-def test_text_that_is_no_token_is_not_sent(
-    run: Run, api: Api, tmp_path: Path, instance_id: str
-) -> None:
+def test_malformed_token_is_not_sent(run: Run, api: Api, tmp_path: Path, instance_id: str) -> None:
     file = tmp_path / "token"
     for content in ("", "a\nb", "\xe9"):
         file.write_text(content, encoding="latin-1")
@@ -331,9 +327,7 @@ def test_a_url_without_the_api_is_reported(over: Run, api: Api, instance_id: str
     assert "does not answer: connection refused" in refusal(over("get", instance_id), 1)
 
 
-def test_an_error_of_the_api_is_shown_if_it_is_a_line(
-    over: Run, api: Api, instance_id: str
-) -> None:
+def test_error_of_the_api_is_shown_if_one_line(over: Run, api: Api, instance_id: str) -> None:
     for api.failing in (302, 503):
         line = refusal(over("put", instance_id, "--name", "n"), 1)
         assert f"answers {api.failing} (it fails)" in line

@@ -175,9 +175,7 @@ def test_a_record_without_a_document_has_no_devices(client: Client) -> None:
     assert client.get(f"/device-metadata/{INSTANCE}").status_int == 404
 
 
-def test_broken_devices_of_another_program_are_shown_and_not_added_to(
-    client: Client, repository: Repository
-) -> None:
+def test_broken_devices_are_shown_and_not_added_to(client: Client, repository: Repository) -> None:
     for broken, listed in (("x", []), (None, []), ([1, IDE], [1, IDE])):
         content = {"devices": broken}
         records.push(repository, Kind.METADATA, INSTANCE, content=content)

@@ -32,9 +32,7 @@ def test_before_the_store_is_open_it_says_not_now(load: Load, repository: Reposi
     assert client.push("metadata", metadata={"x": "x" * 2048}).status_int == 413, "as configured"
 
 
-def test_templates_are_for_guests_alone(
-    load: Load, repository: Repository, identity: Identity
-) -> None:
+def test_only_guests_get_templates(load: Load, repository: Repository, identity: Identity) -> None:
     conf = load(**{f"store__{name}": f"https://{{{{.facility}}}}.{name}" for name in TEMPLATES})
     pushed = {"facility": "da11", "phone_home_url": "https://pushed"}
     api = StoreApi(conf)

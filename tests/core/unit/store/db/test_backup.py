@@ -189,9 +189,7 @@ def test_a_reader_does_not_wait_for_a_writer_and_a_writer_not_for_ever(
         writer.close()
 
 
-def test_a_writer_that_waits_for_another_lets_the_hub_run(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_writer_lets_the_hub_run(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialect, "BUSY_STEP_MS", 1)
     with Repository(url) as opened:
         opened.put(INSTANCE)

@@ -73,9 +73,7 @@ def described(connection: Connection) -> dict[str, Any]:
     }
 
 
-def test_a_database_of_the_version_before_has_the_tables_of_the_code(
-    connection: Connection,
-) -> None:
+def test_migrated_database_has_the_tables_of_the_code(connection: Connection) -> None:
     make(connection, HEAD)
     connection.execute(RECORD, {"id": INSTANCE})
     before = described(connection)

@@ -272,9 +272,7 @@ def test_a_fetched_half_has_its_time_until_a_push(repository: Repository) -> Non
     assert read(repository, ONE).metadata_fetched_at is None
 
 
-def test_a_record_is_cached_until_any_process_changes_it(
-    repository: Repository, database_url: str
-) -> None:
+def test_record_is_cached_until_it_changes(repository: Repository, database_url: str) -> None:
     pushed(repository, ONE, hostname="a")
     first = read(repository, ONE)
     assert repository.get(ONE.upper()) is first

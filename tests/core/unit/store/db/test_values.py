@@ -41,9 +41,7 @@ def test_merge_patch_gives_the_results_of_rfc_7396() -> None:
 
 
 @given(target=JSON, patch=st.dictionaries(st.text(), JSON))
-def test_merge_patch_is_idempotent_and_leaves_its_arguments_alone(
-    target: object, patch: dict[str, object]
-) -> None:
+def test_merge_patch_is_idempotent_and_pure(target: object, patch: dict[str, object]) -> None:
     before = repr((target, patch))
     once = merge_patch(target, patch)
     assert merge_patch(once, patch) == once

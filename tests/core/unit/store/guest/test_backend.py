@@ -50,9 +50,7 @@ def json_of(answer: Answer) -> dict[str, object]:
 # OpenStack
 
 
-def test_empty_userdata_is_there_and_absent_userdata_is_not(
-    ask: Ask, repository: Repository
-) -> None:
+def test_empty_userdata_exists_and_absent_does_not(ask: Ask, repository: Repository) -> None:
     assert b"user" not in BARE("/latest").body + BARE("/openstack/latest").body
     for path in ("/openstack/latest/user_data", "/2009-04-04/user-data", "/latest/user-data"):
         assert BARE(path).status == 404, path
@@ -122,9 +120,7 @@ def test_missing_record_is_told_from_a_missing_document(repository: Repository, 
     assert [ask(path).known for path in paths] == [False] * 3
 
 
-def test_the_instance_of_the_port_alone_decides(
-    repository: Repository, identity: Identity, ask: Ask
-) -> None:
+def test_ports_instance_alone_decides(repository: Repository, identity: Identity, ask: Ask) -> None:
     paths = ["/", "/openstack", "/latest", "/latest/meta-data/instance-id", PASSWORD]
     assert {ask(path).status for path in paths} == {404}
     assert ask(PASSWORD, "POST", b"x").status == 404
@@ -228,9 +224,7 @@ def test_a_claimed_instance_is_shown_only_to_its_own_project(
         assert http_tokens(backend, replace(claiming, unverified=False)) == "off"
 
 
-def test_a_record_has_a_mode_of_tokens(
-    sql: Sql, repository: Repository, identity: Identity
-) -> None:
+def test_record_has_a_token_mode(sql: Sql, repository: Repository, identity: Identity) -> None:
     assert list(HTTP_TOKENS) == [mode.value for mode in TokenMode]
     backend = StoreBackend(repository)
     assert http_tokens(backend, identity) is None, "there is no record"

@@ -161,9 +161,7 @@ def test_a_claimed_instance_gets_no_defaults(
     assert http_tokens(backend, replace(guest, unverified=True)) is None
 
 
-def test_a_password_is_kept_and_nothing_else_is_made(
-    repository: Repository, asked: Ask, instance_id: str
-) -> None:
+def test_password_alone_is_kept(repository: Repository, asked: Ask, instance_id: str) -> None:
     repository.put(defaults.EVERYWHERE, document={"ssh_keys": [KEY]})
     before = json.loads(asked(META_DATA).body)
     assert asked(PASSWORD).body == b""
@@ -244,9 +242,7 @@ def test_an_instance_that_a_tenant_has_named_needs_the_project(contained: Ask) -
     assert contained(META_DATA, unverified=True, project_id="p").status == 200
 
 
-def test_a_database_of_attachments_that_fails_is_not_a_404(
-    repository: Repository, identity: Identity
-) -> None:
+def test_failing_attachment_database_is_no_404(repository: Repository, identity: Identity) -> None:
     def fail(_instance_id: str) -> Record | None:
         raise StoreError(cause="away")
 

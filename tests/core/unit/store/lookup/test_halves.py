@@ -171,9 +171,7 @@ def test_userdata_decides_whether_there_is_a_record_with_broken_metadata(
     assert puller.find(ADDRESS, dialects.need("/openstack", AnswerSettings())) is not None
 
 
-def test_each_half_of_an_address_is_queried_and_remembered_by_itself(
-    store: OtherStore, build: Build
-) -> None:
+def test_halves_of_an_address_are_queried_and_kept_apart(store: OtherStore, build: Build) -> None:
     puller = build()
     for _ in range(2):
         assert puller.find(ADDRESS, METADATA_ALONE) is None

@@ -76,9 +76,7 @@ def test_an_unknown_address_is_fetched_by_it(store: OtherStore, build: Build) ->
     assert store.targets()[0] == "/device-metadata?ip_address=2001%3Adb8%3A%3A9"
 
 
-def test_an_instance_with_userdata_alone_is_found_by_its_address(
-    store: OtherStore, build: Build
-) -> None:
+def test_instance_of_userdata_alone_has_its_address(store: OtherStore, build: Build) -> None:
     store.answers = {USERDATA_OF: userdata()}
     puller = build()
     for _ in range(2):
@@ -153,9 +151,7 @@ def test_the_other_half_of_a_pushed_record_leaves_its_addresses_and_its_mode(
         assert repository.addresses(INSTANCE) == ("10.1.2.9/32",)
 
 
-def test_a_push_during_a_query_stays(
-    store: OtherStore, build: Build, repository: Repository
-) -> None:
+def test_push_during_query_stays(store: OtherStore, build: Build, repository: Repository) -> None:
     def pushing(answer: HttpResponse) -> None:
         def answered(_request: Asked) -> HttpResponse:
             CLOCK.advance(1)
@@ -196,9 +192,7 @@ def test_upstream_does_not_take_an_address_from_a_record_that_was_pushed(
 # Failures
 
 
-def test_a_failure_is_an_error_and_no_absence(
-    store: OtherStore, build: Build, repository: Repository
-) -> None:
+def test_failure_is_no_absence(store: OtherStore, build: Build, repository: Repository) -> None:
     for answer, error in FAULTS:
         store.always(answer)
         puller = build()
@@ -259,9 +253,7 @@ def test_a_failed_query_rests_and_others_go_on(store: OtherStore, build: Build) 
     assert store.targets() == [METADATA]
 
 
-def test_an_upstream_that_fails_twice_in_a_row_rests_for_all_queries(
-    store: OtherStore, build: Build
-) -> None:
+def test_upstream_that_fails_twice_rests_for_all_queries(store: OtherStore, build: Build) -> None:
     for answer, queries in ((BROKEN, 2), (AWAY, 1)):
         store.asked.clear()
         store.always(answer)
@@ -309,9 +301,7 @@ def test_queries_are_counted_by_their_outcome(store: OtherStore, build: Build) -
     assert get("dfmeta_store_keys_left_out_total") == left_out + 1
 
 
-def test_absent_userdata_stays_absent_while_upstream_is_away(
-    store: OtherStore, build: Build
-) -> None:
+def test_absent_userdata_stays_absent_without_upstream(store: OtherStore, build: Build) -> None:
     store.answers = {METADATA: metadata()}
     puller = build(negative=10)
     puller.get(INSTANCE)
@@ -330,9 +320,7 @@ def test_absent_userdata_stays_absent_while_upstream_is_away(
 # Expiry
 
 
-def test_a_fetched_half_is_fetched_again_once_it_has_expired(
-    store: OtherStore, build: Build
-) -> None:
+def test_expired_half_is_fetched_again(store: OtherStore, build: Build) -> None:
     store.answers = {METADATA_OF: metadata("a"), METADATA: metadata("b"), USERDATA: userdata()}
     for expiry, first in ((6000, "a"), (0, "b")):
         puller = build(expiry=expiry)
@@ -344,9 +332,7 @@ def test_a_fetched_half_is_fetched_again_once_it_has_expired(
     assert store.targets().count(METADATA) == 1, "without an expiry it is kept"
 
 
-def test_an_address_that_has_moved_upstream_is_its_new_owners(
-    store: OtherStore, build: Build
-) -> None:
+def test_address_moved_upstream_is_its_new_owners(store: OtherStore, build: Build) -> None:
     store.answers = {METADATA_OF: metadata("a")}
     puller = build(expiry=60)
     puller.find(ADDRESS)
@@ -475,9 +461,7 @@ def test_an_expired_record_is_served_while_it_is_fetched(store: OtherStore, buil
         assert hostname(first.result()) == "b"
 
 
-def test_queries_for_userdata_take_no_turns_from_those_for_metadata(
-    store: OtherStore, build: Build
-) -> None:
+def test_userdata_takes_no_turn_from_metadata(store: OtherStore, build: Build) -> None:
     waiting, go = threading.Semaphore(0), threading.Event()
 
     def answer(request: Asked) -> HttpResponse:

@@ -80,9 +80,7 @@ def form(request: Asked) -> dict[str, list[str]]:
     return parse_qs(request.body, strict_parsing=True)
 
 
-def test_credentials_are_in_a_header_or_in_the_form_as_the_issuer_wants(
-    issuer: Issuer, build: Build
-) -> None:
+def test_credentials_are_in_header_or_form_as_wanted(issuer: Issuer, build: Build) -> None:
     assert get(build()) == "token-1"
     pair = base64.b64encode(b"me%3A:a+secret%3A+n%26body+may+see").decode()
     assert issuer.asked[-1].headers["authorization"] == f"Basic {pair}"
@@ -125,9 +123,7 @@ def test_a_refused_token_is_replaced_once_for_all_that_had_it(build: Build) -> N
     assert get(tokens, refused=first) == "token-2"
 
 
-def test_an_invalid_token_response_is_an_error_without_secrets(
-    issuer: Issuer, build: Build
-) -> None:
+def test_invalid_token_response_is_error_without_secrets(issuer: Issuer, build: Build) -> None:
     invalid = "not a valid token response"
     for response, cause in (
         (reply({"error": "invalid_client"}, status=401), "invalid_client: the token endpoint"),
