@@ -191,6 +191,19 @@ REQUESTS: By[Counter, StatusClass, Answerer] = Counter(
     registry=REGISTRY,
 )
 """When ``4xx`` of ``nova`` grows, the log has the cause of 400 and 403; see :doc:`runbook`."""
+FAILED_REQUESTS = Counter(
+    "dfmeta_failed_requests",
+    "Guests' requests that the service failed: answered with 5xx, with 404 because the backend has "
+    "no record of the guest, or with another error of the backend, or closed without an answer",
+    registry=REGISTRY,
+)
+"""When it grows, ``dfmeta ports --failing`` names the guests and the remedy."""
+FIRST_ANSWERS = Counter(
+    "dfmeta_first_answers",
+    "Guests that got metadata for the first time since they have had their port, or since the "
+    "daemon's start",
+    registry=REGISTRY,
+)
 REQUEST_SECONDS = Histogram(
     "dfmeta_request_seconds",
     "Seconds that a request took in dfmeta itself, without the backend's time and without waits",

@@ -15,22 +15,26 @@ import base64
 import functools
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import webob
 
 from dfmeta.admin.browsers import HOW, own_name, own_names, shown
+from dfmeta.admin.history import Minute, chart
 from dfmeta.admin.troubles import SEVERE, signs
 from dfmeta.doctor.finding import listed, make_guests, span
 from dfmeta.errors import printable
 from dfmeta.flows.pipeline import Purpose, Stage, table_of
 from dfmeta.metrics import Samples
-from dfmeta.model import PortState
+from dfmeta.model import PortKind, PortState
 from dfmeta.proxy.recent import CLASSES
 
 if TYPE_CHECKING:
@@ -40,6 +44,10 @@ SHOWN: Final = 200
 """Maximum number of guests on one page; the filter finds the others."""
 FAILURES_SHOWN: Final = 10
 """Maximum number of failures in the list of all guests' failures."""
+TILES: Final = 18
+"""Maximum number of guests that the picture of the bridge shows one by one."""
+BEHIND: Final = 6
+"""Maximum number of containers that it shows behind one guest."""
 REFRESH: Final = 10
 """Default interval, in seconds, after which a browser reloads the page."""
 REFRESH_MAX: Final = 3600
@@ -68,6 +76,8 @@ _RANKS: Final[Mapping[str, int]] = {
 """State of :data:`STATES` → its rank; the lowest rank comes first."""
 _STAGES: Final[Mapping[str, Stage]] = {purpose.name: purpose.stage for purpose in Purpose}
 """Name of a purpose → the stage of its table."""
+_COLUMNS: Final = 60
+"""Squares in a row of the picture's further ports."""
 _TONES: Final[Mapping[int, str]] = {0: "bad", 1: "warn", 2: "warn", 3: "good", 4: "off"}
 
 Row = Mapping[str, Any]
@@ -110,6 +120,10 @@ class Status:
     others: Sequence[str] = ()
     """Names of the bridge's ports that are no guest's and could have a guest."""
     samples: Samples
+    minutes: Sequence[Minute] = ()
+    """The last hour; see :attr:`dfmeta.admin.history.History.minutes`."""
+    bridge: str = ""
+    """Name of the bridge of *ports*."""
 
 
 Render = Callable[[Query], str]
@@ -192,6 +206,8 @@ def render(status: Status, query: Query) -> str:
     """
     rows = [_guest(row, status.now) for row in status.ports or ()]
     guests = sorted((row for row in rows if _matches(row, query)), key=_order)
+    for number, row in enumerate(guests[:SHOWN]):
+        row["anchor"] = f"g{number}"
     troubles = list(signs(status.samples))
     view = {
         "query": query,
@@ -204,9 +220,12 @@ def render(status: Status, query: Query) -> str:
         "severe": SEVERE,
         "others": listed(status.others),
         "first_other": make_guests(next(iter(status.others), "")),
+        "hour": chart(status.minutes, since=status.since, now=status.now),
+        "picture": _picture(guests),
         **_summary(status, rows),
         **_figures(status.samples),
         "style": _style(),
+        "short": _short,
         "span": span,
         "clock": _clock,
         "stamp": _stamp,
@@ -261,6 +280,7 @@ def _guest(row: Row, now: float) -> dict[str, Any]:
         **row,
         "word": word,
         "rank": rank,
+        "anchor": "",
         "tone": _TONES[rank],
         "failed": None if last is None else _failure(last, now),
         "fault_pieces": row["fault"].split("`"),
@@ -297,6 +317,48 @@ def _canonical(text: str) -> str:
         return str(ip_address(text.strip().partition("%")[0]))
     except ValueError:
         return text.lower()
+
+
+def _picture(guests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the picture of the bridge: the first guests, each with the containers behind it, and
+    the number of all others by state.
+
+    :param guests: rows of guests, in the order of the page.
+    """
+    names = {row["port"] for row in guests if row["kind"] != PortKind.SUBPORT}
+    behind: dict[str, list[Row]] = {}
+    heads: list[Row] = []
+    for row in guests:
+        is_behind = row["kind"] == PortKind.SUBPORT and row["parent"] in names
+        (behind.setdefault(row["parent"], []) if is_behind else heads).append(row)
+    tiles: list[dict[str, Any]]
+    tiles = [{"row": row, "behind": behind.get(row["port"], [])} for row in heads]
+    tiles.sort(key=lambda tile: min(row["rank"] for row in (tile["row"], *tile["behind"])))
+    rest = [row for tile in tiles[TILES:] for row in (tile["row"], *tile["behind"])]
+    for tile in tiles[:TILES]:
+        tile["more"] = _counts(tile["behind"][BEHIND:])
+        tile["behind"] = tile["behind"][:BEHIND]
+    rest.sort(key=lambda row: row["rank"])
+    runs: dict[str, str] = {}
+    for y, at in enumerate(range(0, len(rest), _COLUMNS)):
+        x = 0
+        for tone, run in groupby(rest[at : at + _COLUMNS], itemgetter("tone")):
+            length = len(list(run))
+            runs[tone] = f"{runs.get(tone, '')}M{x} {y}.5h{length}"
+            x += length
+    lines = -(-len(rest) // _COLUMNS)
+    return {"tiles": tiles[:TILES], "rest": _counts(rest), "runs": runs, "lines": lines}
+
+
+def _counts(rows: Sequence[Row]) -> Sequence[tuple[str, str, int]]:
+    """Return tone, state and number of those rows, without states that none of them has."""
+    states = Counter((row["tone"], row["word"]) for row in rows)
+    return [(tone, word, count) for (tone, word), count in states.items()]
+
+
+def _short(text: str, most: int) -> str:
+    """Cut a text for the picture, which has its whole in the title."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _failure(row: Row, now: float) -> dict[str, Any]:

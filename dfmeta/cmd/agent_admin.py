@@ -13,6 +13,7 @@ from dfmeta import metrics
 from dfmeta.admin import listener
 from dfmeta.admin.attachments import AttachmentsApi
 from dfmeta.admin.browsers import own_names
+from dfmeta.admin.history import History
 from dfmeta.cmd import status_page
 from dfmeta.cmd.keepers import ADMIN_OPTION, activated
 from dfmeta.cmd.parts import Parts
@@ -53,10 +54,12 @@ class AgentAdmin:
             "/names": self._names,
             "/options": lambda: values.document(parts.conf, parts.read_at),
         }
+        self.history = History(self._metrics)
         sources = status_page.Sources(
             program=PROG,
             health=parts.health,
-            metrics=self._metrics,
+            history=self.history,
+            bridge=parts.conf.df_metadata.integration_bridge,
             facts=lambda: status_page.facts_of_host(
                 parts.conf, self._service(), self._haproxy(thorough=False)
             ),

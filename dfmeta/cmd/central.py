@@ -19,6 +19,7 @@ from oslo_config import cfg
 import dfmeta.conf
 from dfmeta import metrics
 from dfmeta.admin import listener as admin
+from dfmeta.admin.history import History
 from dfmeta.admin.server import AdminServer
 from dfmeta.admin.status import StatusPage
 from dfmeta.cmd import status_page
@@ -75,6 +76,7 @@ class Central:
         self._repository: Repository | None = None
         self._guests: Guests | None = None
         self._admin: AdminServer | None = None
+        self._history = History(metrics.REGISTRY.collect)
         self._bell = hub.Bell()
         """Rung when the main loop has something to do."""
         self._signals = Signals(self._bell)
@@ -94,6 +96,7 @@ class Central:
             while not self._signals.ending:
                 self._bell.wait(clock.CHECK_INTERVAL)
                 hub.VITAL.check()
+                self._history.look()
                 if starting.dead and (error := starting.wait()) is not None:
                     raise error
                 if self._repository is not None and self._signals.take_reload():
@@ -119,7 +122,7 @@ class Central:
         sources = status_page.Sources(
             program=PROG,
             health=self._health,
-            metrics=metrics.REGISTRY.collect,
+            history=self._history,
             facts=lambda: status_page.facts_of_store(
                 self.conf, status_page.count_records(self._repository)
             ),

@@ -324,6 +324,7 @@ class Daemon:
                 LOG.warning("%s", error)
             tap.last_error = str(error)
         self._update_tap()
+        self._admin.history.look()
         self.parts.save()
 
     def _rest(self) -> None:

@@ -75,6 +75,7 @@ class Serving:
         self._mirror = Mirror(self._count, self._pipe.catch_up)
         self._use = Use(lambda *report: self._pipe.send("use", *report))
         self._server: HttpServer[Claim] | None = None
+        RECENT.complete = False
 
     def run(self) -> int:
         """Serve until the daemon requests the stop or has ended; return the exit status."""

@@ -13,12 +13,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from oslo_config import cfg
-from prometheus_client import Metric
 
+from dfmeta.admin.history import History
 from dfmeta.admin.status import FAILURES_SHOWN, Query, Status, StatusPage, render
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.errors import StoreError
-from dfmeta.metrics import Samples
 from dfmeta.model import Caller, Endpoint, Peer
 from dfmeta.proxy.recent import CLOSED, RECENT, Failure, Recent, guest_remedy
 from dfmeta.runtime import clock
@@ -49,13 +48,14 @@ class Sources:
 
     program: str
     health: Health
-    metrics: Callable[[], Iterable[Metric]]
+    history: History
     facts: Facts
     failures: Callable[[Sequence[Mapping[str, Any]]], tuple[Sequence[Mapping[str, Any]], int]]
     ports: Rows | None = None
     names: Names = lambda _instances: {}
     others: Callable[[], Sequence[str]] = tuple
     """Returns the names of the bridge's ports that are no guest's and could have a guest."""
+    bridge: str = ""
     since: float = field(default_factory=clock.wall)
 
 
@@ -82,6 +82,7 @@ def gather(sources: Sources) -> Status:
     rows = None if sources.ports is None else sources.ports()
     _name(rows or (), sources.names)
     failures, in_all = sources.failures(rows or ())
+    samples = sources.history.read()
     return Status(
         program=sources.program,
         version=version("dfmeta"),
@@ -94,7 +95,9 @@ def gather(sources: Sources) -> Status:
         failures=failures,
         failures_in_all=in_all,
         others=sources.others(),
-        samples=_samples(sources.metrics()),
+        samples=samples,
+        minutes=sources.history.minutes,
+        bridge=sources.bridge,
     )
 
 
@@ -226,7 +229,9 @@ def failures_of_ports(
 
     :param backend: ``store`` or ``nova``.
     """
-    by_place = {Endpoint(row["ofport"], row["vid"]): row for row in rows if row["requests"]}
+    # A subport without an instance gets 404 as it should.
+    asking = (row for row in rows if row["requests"] and row["instance"])
+    by_place = {Endpoint(row["ofport"], row["vid"]): row for row in asking}
 
     def describe(caller: Caller, failure: Failure) -> Mapping[str, Any] | None:
         row = by_place.get(caller) if isinstance(caller, Endpoint) else None
@@ -288,12 +293,3 @@ def _name(rows: Sequence[dict[str, Any]], names: Names) -> None:
     for row in rows:
         row["record_names"] = by_instance.get(row["instance"], ())
         row["record_name"] = next(iter(row["record_names"]), "")
-
-
-def _samples(families: Iterable[Metric]) -> Samples:
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in families
-        for sample in family.samples
-        if not sample.name.endswith("_bucket")
-    }

@@ -16,6 +16,7 @@ from dataclasses import astuple, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, get_args
 
+from dfmeta import metrics
 from dfmeta.errors import BodyFault, HeadFault
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Caller, Endpoint
@@ -239,6 +240,8 @@ class Recent:
 
     def __init__(self, *, clock: Callable[[], float] = clock.wall, ports: int = PORTS) -> None:
         self._clock, self._most = clock, ports
+        self.complete = True
+        """Whether nothing is taken away, as from a worker: a first answer is the first one."""
         self._ports: OrderedDict[Caller, GuestRequests] = OrderedDict()
 
     def answered(self, claim: Claim, status: int, path: str, reason: str) -> None:
@@ -254,11 +257,15 @@ class Recent:
         requests.last_at, requests.last_status = now, status
         if 200 <= status < 400:
             if not _says_nothing(path):
-                requests.well_at = now
+                self._succeed(requests, now)
         elif status not in _HARMLESS:
             if status == HTTPStatus.NOT_FOUND and reason != REASONS["absent"]:
                 reason = REASONS["document"]
-            requests.add(Failure(now, status, kind_of(path), reason[:TEXT_MAX], since=now))
+            failure = Failure(now, status, kind_of(path), reason[:TEXT_MAX], since=now)
+            requests.add(failure)
+            # A subport without an instance gets 404 as it should.
+            if failure.counts_always and claim.identity.instance_id:
+                metrics.FAILED_REQUESTS.inc()
 
     def succeeded(self, claim: Claim, count: int, at: float) -> None:
         """Note requests that another process has answered with success.
@@ -270,7 +277,7 @@ class Recent:
         requests = self._of(claim.caller, claim.identity.incarnation)
         requests.counts[0] += count
         requests.note(at, HTTPStatus.OK)
-        requests.well_at = max(requests.well_at, at)
+        self._succeed(requests, at)
 
     def forget(self, caller: Caller) -> None:
         """Forget a guest, since another one may have its port."""
@@ -321,9 +328,14 @@ class Recent:
             requests.counts = [sum(pair) for pair in zip(requests.counts, counts, strict=True)]
             at, status, well_at = last
             requests.note(at, status)
-            requests.well_at = max(requests.well_at, well_at)
+            self._succeed(requests, well_at)
             for failure in failures:
                 requests.add(Failure(*failure))
+
+    def _succeed(self, requests: GuestRequests, at: float) -> None:
+        if at and not requests.well_at and self.complete:
+            metrics.FIRST_ANSWERS.inc()
+        requests.well_at = max(requests.well_at, at)
 
     def _of(self, caller: Caller, incarnation: int) -> GuestRequests:
         requests = self._ports.get(caller)

@@ -121,6 +121,8 @@ def _status() -> Iterable[str]:
     yield f"twice a minute, {status_page.NAMES_ASKED} at a time"
     yield f"and {recent.KINDS_KEPT} failures that differ"
     yield f"the last {status.FAILURES_SHOWN} of all"
+    yield f"are behind it, {status.BEHIND} at"
+    yield f"more than {status.TILES} guests"
     yield f"until {throttle.PORTS} others"
     paths = ("/openstack", "/latest", "/nocloud", "/metadata", "/x", "")
     yield from (f"``{kind}``" for kind in map(recent.kind_of, paths))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dfmeta import metrics
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Endpoint, Identity
 from dfmeta.proxy.recent import (
@@ -200,6 +201,24 @@ def test_records_of_workers_add_up(world: World) -> None:
         assert len(worker.recent) == 0
         together.add(rows, lambda _endpoint: 1)
     assert dict(together) == dict(alone.recent)
+
+
+def test_first_answers_and_failures_of_all_processes_are_counted_once(world: World) -> None:
+    names = ("dfmeta_first_answers_total", "dfmeta_failed_requests_total")
+    before = [metrics.REGISTRY.get_sample_value(name) or 0.0 for name in names]
+    workers = (World(), World())
+    for worker in workers:
+        worker.recent.complete = False
+        worker.note(404, reason=REASONS["absent"])
+        worker.note(404, "/openstack/latest/user_data", REASONS["document"])
+        worker.note(400, reason=REASONS["malformed"])
+        for endpoint in (HERE, HERE, THERE):
+            worker.note(200, endpoint=endpoint)
+        world.recent.add(worker.recent.take(), {HERE: 1, THERE: 1}.get)
+    world.note(CLOSED)
+    world.recent.succeeded(claim(incarnation=2), 3, 1002.0)
+    after = [metrics.REGISTRY.get_sample_value(name) for name in names]
+    assert [new - old for new, old in zip(after, before, strict=True)] == [3, 3]
 
 
 def test_workers_record_of_a_former_guest_is_dropped(world: World) -> None:

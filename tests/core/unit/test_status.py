@@ -6,12 +6,25 @@ import re
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import Any
+from xml.etree import ElementTree
 
 import webob
+from prometheus_client import Metric
 
 from dfmeta import metrics
 from dfmeta.admin import troubles
-from dfmeta.admin.status import FILTER_MAX, SHOWN, Query, Status, StatusPage, render, style_hash
+from dfmeta.admin.history import MINUTES, History
+from dfmeta.admin.status import (
+    BEHIND,
+    FILTER_MAX,
+    SHOWN,
+    TILES,
+    Query,
+    Status,
+    StatusPage,
+    render,
+    style_hash,
+)
 from dfmeta.errors import printable
 from dfmeta.model import PortState
 from tests.core.unit.support import GUEST_IP6, GUEST_MAC, INSTANCE, PROJECT
@@ -207,7 +220,8 @@ def test_fault_of_a_port_stands_with_its_command_in_the_column_of_faults() -> No
 def test_only_well_guests_are_folded_on_a_narrow_screen() -> None:
     rows = [row(1), row(2, state="dead"), row(3, last_failure=failure()), row(4, state="broken")]
     rules = re.findall(
-        r'<tr role="row" class="(\w+)( well" tabindex="0)?">', render(status(*rows), Query())
+        r'<tr role="row" id="g\d+" class="(\w+)( well" tabindex="0)?">',
+        render(status(*rows), Query()),
     )
     assert [bool(folded) for _tone, folded in rules] == [False, False, True, True]
 
@@ -234,6 +248,114 @@ def test_filter_finds_a_guest_by_its_names_and_addresses() -> None:
         *("FD12:3456:0:0:0::5", f"{GUEST_IP6}%eth0", "fd00:a9fe:a9fe:a9fe:1:0:0:3", "fd12:3456"),
     ):
         assert see(row(3), other, query=Query(port=wanted)).guests == ["web-3"], wanted
+
+
+class Counted:
+    """Counters of all processes, a clock, and the history of both."""
+
+    def __init__(self) -> None:
+        self.now, self.totals = NOW, {"requests": 0.0, "failed_requests": 0.0}
+        self.history = History(self.collect, clock=lambda: self.now)
+
+    def collect(self) -> list[Metric]:
+        families = []
+        for name, total in self.totals.items():
+            families.append(Metric(f"dfmeta_{name}", "", "counter"))
+            families[-1].add_sample(f"dfmeta_{name}_total", {"status": "2xx"}, total)
+        waits = Metric("dfmeta_first_syn_seconds", "", "histogram")
+        for bound, share in (("0.002", 0.5), ("0.02", 1.0), ("+Inf", 1.0)):
+            count = self.totals["requests"] * share
+            waits.add_sample(f"{waits.name}_bucket", {"le": bound}, count)
+        return [*families, waits]
+
+    def pass_on(self, seconds: float, **gains: float) -> None:
+        for name, gain in gains.items():
+            self.totals[name] += gain
+        self.now += seconds
+        self.history.read()
+
+    def seen(self) -> list[str]:
+        """The texts of the chart, in order, and the titles of its minutes."""
+        values = {"minutes": self.history.minutes, "now": self.now}
+        chart = images(render(status(**values), Query(refresh=0)))[0]
+        return [element.text or "" for element in chart.iter()]
+
+
+def images(page: str) -> list[ElementTree.Element]:
+    """The outer images of a page, each of which must be well-formed XML."""
+    result, begins = [], list[int]()
+    for tag in re.finditer("<svg |</svg>", page):
+        if tag[0] == "<svg ":
+            begins.append(tag.start())
+        elif len(begins) == 1:
+            result.append(ElementTree.fromstring(page[begins.pop() : tag.end()]))
+        else:
+            begins.pop()
+    return result
+
+
+def test_chart_has_what_the_counters_of_all_processes_have_grown_by() -> None:
+    counted = Counted()
+    counted.pass_on(30, requests=7)
+    counted.pass_on(31, requests=3, failed_requests=1)
+    counted.pass_on(59, requests=1200)
+    # Another reading begins, and ends only after a later one.
+    late = dict(counted.totals)
+    counted.pass_on(0, requests=5)
+    latest, counted.totals = counted.totals, late
+    counted.pass_on(0)
+    counted.totals = latest
+    counted.pass_on(0)
+    seen = counted.seen()
+    assert seen.count("1,215") == 1
+    for words in (
+        "at most 1,200 a minute",
+        "08:00 UTC: 10 requests, 1 failure, 0 first answers",
+        "08:01 UTC: 1,200 requests, 0 failures, 0 first answers",
+        "08:02 UTC: 5 requests, 0 failures, 0 first answers",
+    ):
+        assert words in seen
+    page = render(status(minutes=counted.history.minutes, now=counted.now), Query())
+    assert "half within 2 ms, all within 20 ms" in page
+
+
+def test_history_is_bounded_and_forgets_after_an_hour() -> None:
+    counted = Counted()
+    for _ in range(3 * MINUTES):
+        counted.pass_on(60, requests=2)
+    assert len(counted.history.minutes) == MINUTES
+    # The present minute is among them, and empty.
+    assert sum(m.gains["dfmeta_requests_total"] for m in counted.history.minutes) == 2 * MINUTES
+    counted.now -= 7200
+    counted.pass_on(1, requests=1)
+    counted.now += 7200 + 3600
+    assert len(counted.history.minutes) == MINUTES
+    assert not [text for text in counted.seen() if "at most" in text]
+
+
+def test_picture_has_each_container_behind_its_vm_and_text_alone() -> None:
+    pods = [
+        row(3, vid=n, kind="subport", parent="tap3", instance_name=f"pod-{n}{HOSTILE}")
+        for n in range(1, BEHIND + 3)
+    ]
+    pods[1]["last_failure"] = failure()
+    vm = row(3, kind="trunk parent", instance_name=HOSTILE)
+    rest = [row(n, instance_name=f"vm-{n}") for n in range(10, 10 + TILES)]
+    page = render(status(vm, *pods, *rest, others=[HOSTILE]), Query())
+    _chart, tile, *others, dots = images(page)
+    assert len(others) == TILES - 1
+    label = tile.attrib["aria-label"]
+    assert label.startswith(f"{printable(HOSTILE)}: served; port tap3, 128.0.0.3; behind it pod-2")
+    texts = ["".join(text.itertext()) for text in tile.iter("text")]
+    assert "VID 1, 128.0.0.3" in texts
+    assert texts[-1] == "more: ✔ 2 served"
+    assert dots.attrib["aria-label"] == "✔ 1 served"
+    assert "And 1 more: ✔ 1 served" in page
+    assert {element.tag for image in images(page) for element in image.iter()} <= {
+        *("svg", "g", "title", "text", "tspan", "path", "rect", "line")
+    }
+    filtered = render(status(vm, *pods, *rest), Query(state="failing"))
+    assert [image.attrib["aria-label"][:5] for image in images(filtered)][1:] == ["pod-2"]
 
 
 def test_page_loads_no_foreign_resource() -> None:

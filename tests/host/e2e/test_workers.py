@@ -205,3 +205,9 @@ def test_sighup_has_others_take_over_and_no_request_is_lost(agent: Agent, guest:
     assert [sample.status for sample in batch.samples()] == [200] * 400
     many = [option for n in range(9) for option in ("-H", f"X-{n}: 1")]
     assert guest.curl(META_DATA, *many).status == 431
+    # Of the workers that have ended as well, each once.
+    page = agent.admin("/").text
+    for name, words in (("requests", "requests"), ("first_answers", "first answers")):
+        count = agent.metric(f"dfmeta_{name}_total")
+        assert f'<tspan class="count">{count:,.0f}</tspan> {words}</text>' in page
+    assert (count, agent.metric("dfmeta_failed_requests_total")) == (1, 0)
