@@ -73,8 +73,19 @@ def drop(user: str, *, descriptors: int, memory: int = MEMORY) -> None:
     :param user: name of a user; empty: a user id that no other process has.
     :param descriptors: maximum number of open descriptors.
     :param memory: bytes of address space.
-    :raises OSError: when the kernel refuses; the process must not serve then.
+    :raises SystemExit: with one line, when the kernel refuses; the process must not serve then.
     """
+    try:
+        _drop(user, descriptors, memory)
+    except OSError as error:
+        remedy = ": give dfmeta-agent CAP_SETUID, CAP_SETGID and CAP_SETPCAP"
+        sys.exit(
+            f"process {os.getpid()} cannot become user {user or '(an unused id)'}: {error}"
+            f"{remedy if error.errno == errno.EPERM else ''}"
+        )
+
+
+def _drop(user: str, descriptors: int, memory: int) -> None:
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -107,8 +118,8 @@ def drop(user: str, *, descriptors: int, memory: int = MEMORY) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Drop the privileges and replace this process by haproxy; return only if its parent has ended.
 
-    :raises SystemExit: with one line, when the user may not run the program.
-    :raises OSError: when the kernel refuses to take the privileges away.
+    :raises SystemExit: with one line, when the kernel refuses to take the privileges away, or the
+        user may not run the program.
     """
     user, descriptors, parent, binary, *arguments = sys.argv[1:] if argv is None else argv
     count = int(descriptors)

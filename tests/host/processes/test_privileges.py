@@ -72,6 +72,17 @@ def test_user_id_that_another_process_has_taken_meanwhile_is_refused() -> None:
     assert f"user id {number} is in use" in refused.stderr
 
 
+@pytest.mark.parametrize("capability", ["setuid", "setgid", "setpcap"])
+def test_process_without_a_capability_ends_with_one_line(capability: str) -> None:
+    lacking = ["setpriv", f"--bounding-set=-{capability}", f"--inh-caps=-{capability}"]
+    refused = subprocess.run(
+        [*lacking, sys.executable, "-c", SCRIPT], check=False, capture_output=True, text=True
+    )
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert "give dfmeta-agent CAP_SETUID" in refused.stderr
+
+
 def test_refusal_of_the_kernel_raises() -> None:
     with pytest.raises(OSError, match="prctl"):
         privileges._prctl(privileges._PR_CAPBSET_DROP, 9999)
