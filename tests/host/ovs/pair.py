@@ -21,7 +21,7 @@ from dfmeta.flows.pipeline import CONTROLLER_ID, Layout, Purpose
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import Frame
-from tests.flowsim import Switch
+from tests.flowsim import Out, Switch
 from tests.harness.examples import examples
 from tests.harness.ovs import OpenvSwitch
 from tests.host.ovs.made_up import Frames, State, quick
@@ -67,8 +67,8 @@ class Pair:
         (answer,) = self.connection.exchange(data, last)
         assert answer[1] == ofp.OFPT_BARRIER_REPLY
 
-    def inject(self, in_port: int, frame: bytes) -> None:
-        """Have both execute *frame*; unlike a trace, it is counted."""
+    def inject(self, in_port: int, frame: bytes) -> list[Out]:
+        """Have both execute *frame*; unlike a trace, it is counted. Return what the model emits."""
         through_tables = [parser.OFPActionOutput(ofp.OFPP_TABLE)]
         out = parser.OFPPacketOut(
             self.wire.datapath, ofp.OFP_NO_BUFFER, in_port, through_tables, frame
@@ -77,7 +77,7 @@ class Pair:
         self._xid = last + 1
         (answer,) = self.connection.exchange(data, last)
         assert answer[1] == ofp.OFPT_BARRIER_REPLY
-        self.model.receive(in_port, frame)
+        return self.model.receive(in_port, frame)
 
     def packets(self, purpose: Purpose, endpoint: Endpoint) -> int:
         """Return the packets of the flows of a purpose of an endpoint, the same on both."""
