@@ -168,9 +168,7 @@ def test_a_syn_before_its_instance_is_known_is_released_when_it_is(world: World)
 
 
 @pytest.mark.parametrize("becomes", [None, "instance-2", ""])
-def test_a_first_syn_is_released_after_its_flows_and_never_as_the_next_guests(
-    world: World, becomes: str | None
-) -> None:
+def test_first_syn_is_released_as_its_own_guests_alone(world: World, becomes: str | None) -> None:
     world.plug(1)
     held = world.hold_answers()
     world.switch.receive(1, Host(1).segment())

@@ -207,9 +207,7 @@ def test_an_answer_does_not_go_by_the_hosts_neighbour_table(bridges: Bridges) ->
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_the_daemons_own_syn_reaches_the_listener_and_its_answer_the_controller(
-    bridges: Bridges, version: int
-) -> None:
+def test_daemons_syn_reaches_the_listener_and_comes_back(bridges: Bridges, version: int) -> None:
     syn = (Host if version == 4 else Host6)(PATCH_INT, mac=KEYS.probe_label(version)).segment()
     (arrived,) = bridges.receive(PATCH_META, syn, bridge="br-meta")
     assert source_on_tap(arrived) == KEYS.probe_key(version)

@@ -66,9 +66,7 @@ def test_unused_account_is_no_users_and_no_process(
     assert accounts.unused(proc=tmp_path, order=IN_ORDER).uid == FIRST + 5
 
 
-def test_unused_account_of_a_user_namespace_is_mapped_there(
-    process: Callable[..., None], tmp_path: Path
-) -> None:
+def test_user_namespace_maps_the_account(process: Callable[..., None], tmp_path: Path) -> None:
     map_ids(tmp_path, "0 1000 1", "1 100000 65535")
     process(10, SMALL, 0, 0, 0)
     assert accounts.unused(proc=tmp_path, order=IN_ORDER) == Account(SMALL + 1, SMALL + 1)

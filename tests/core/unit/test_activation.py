@@ -63,9 +63,7 @@ def test_a_listener_at_another_place_is_refused_and_both_are_named(
         assert "one.socket" in str(raised.value)
 
 
-def test_another_socket_than_a_tcp_listener_is_refused(
-    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]
-) -> None:
+def test_other_socket_is_refused(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
     for family, kind in (
         (socket.AF_INET, socket.SOCK_DGRAM),
         (socket.AF_UNIX, socket.SOCK_STREAM),

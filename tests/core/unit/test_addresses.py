@@ -292,9 +292,7 @@ def test_a_malformed_upstream_answer_is_a_bad_gateway(world: World) -> None:
     assert world.ask("10.0.0.1", "/openstack/2018-08-27/user_data").status == 502
 
 
-def test_a_fault_of_the_database_is_logged_once_for_all_guests(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_database_fault_is_one_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.failure = StoreAwayError(cause="db.example.org: no answer within 5 s")
     for guest in range(1, 30):
         assert world.ask(f"10.0.0.{guest}").status == 503

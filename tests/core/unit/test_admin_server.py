@@ -102,9 +102,7 @@ def counted(reason: str) -> float:
 CHUNKED = "Transfer-Encoding: chunked"
 
 
-def test_a_defect_is_500_in_json_and_one_line_with_its_traceback(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_defect_is_500_and_a_traceback(world: World, caplog: pytest.LogCaptureFixture) -> None:
     before = counted("defect")
     with world.connect() as sock:
         for _ in range(3):

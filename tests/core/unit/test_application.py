@@ -266,9 +266,7 @@ def test_password_that_may_have_been_stored_is_504(world: World) -> None:
         world.ask(PASSWORD, "POST")
 
 
-def test_a_defect_is_500_without_details_and_logged_with_its_traceback(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_defect_is_500_and_logged_whole(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.backend.reply = RuntimeError("secret words")
     given = world.ask()
     assert given.status == 500
@@ -555,9 +553,7 @@ def test_kinds_of_errors_have_their_remedy(world: World, caplog: pytest.LogCaptu
     assert all(INSTANCE in line for line in lines)
 
 
-def test_a_request_is_one_line_without_query_header_or_body(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_line_of_a_request_has_no_content(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     world.backend.reply = Answer(200, b"confidential", headers=(("x-secret", "confidential"),))
     world.ask(PASSWORD + "?confidential", "POST", body=b"confidential", accept="confidential")

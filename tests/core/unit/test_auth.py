@@ -59,9 +59,7 @@ def test_a_token_file_that_others_may_read_stops_the_daemon(load: Load, tokens: 
         make_authorizer(load(store__token_file=tokens))
 
 
-def test_neither_tokens_nor_hashes_are_in_a_repr_or_a_log(
-    load: Load, tokens: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tokens_are_not_shown(load: Load, tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     authorizer = guard(make_authorizer(load(store__token_file=tokens)))
     said = repr(authorizer)

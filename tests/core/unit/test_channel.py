@@ -48,9 +48,7 @@ def test_without_a_connection_every_use_says_so(channel: Channel) -> None:
         channel.commit([], "nothing")
 
 
-def test_messages_that_the_switch_has_sent_are_unread_until_they_are_read(
-    channel: Channel, datapath: Datapath
-) -> None:
+def test_messages_are_unread_until_they_are_read(channel: Channel, datapath: Datapath) -> None:
     ours, theirs = socket.socketpair()
     with contextlib.closing(theirs):
         datapath.socket = ours

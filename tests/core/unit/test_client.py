@@ -52,9 +52,7 @@ def test_options_of_a_program_of_another_user_are_not_asked_for(
         assert client.take_over(conf).cause == f"nothing listens at {place}"
 
 
-def test_options_come_from_where_the_daemon_listens_though_the_files_have_another_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_options_come_from_the_running_daemons_place(monkeypatch: pytest.MonkeyPatch) -> None:
     with stranger(b'{"options": []}') as conf:
         place = conf.df_metadata.admin_listen
         host, _, port = place.rpartition(":")

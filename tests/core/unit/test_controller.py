@@ -146,18 +146,14 @@ def test_late_notice_of_a_removal_is_no_doubt(rig: Rig, caplog: pytest.LogCaptur
     assert not rig.controller.bridge.ready
 
 
-def test_a_removal_is_a_line_once_the_switch_has_answered_after_it(
-    reconciled: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_confirmed_removal_is_a_line(reconciled: Rig, caplog: pytest.LogCaptureFixture) -> None:
     reconciled.controller.bridge.flow_removed(removed_of(hook(reconciled)))
     assert REMOVED not in caplog.text
     until(lambda: reconciled.controller.bridge.ready, "the next reconcile")
     assert caplog.text.count(REMOVED) == 1
 
 
-def test_flows_that_go_with_the_switch_are_no_line(
-    reconciled: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_end_of_a_switch_is_no_line(reconciled: Rig, caplog: pytest.LogCaptureFixture) -> None:
     reconciled.controller.bridge.flow_removed(removed_of(hook(reconciled)))
     reconciled.disconnect()
     reconciled.connect()
@@ -189,9 +185,7 @@ def test_the_same_tap_again_raises_no_doubt(rig: Rig) -> None:
     assert not rig.controller.bridge.ready
 
 
-def test_a_change_that_cannot_be_sent_is_left_to_the_next_reconcile(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsent_change_waits_for_a_reconcile(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(_endpoint: Endpoint) -> None:
         raise NotConnectedError(bridge="br-int")
 
@@ -227,9 +221,7 @@ def test_the_watch_tries_again_after_a_failure(watching: Rig) -> None:
     until(lambda: watching.controller.bridge.ready, "a reconcile")
 
 
-def test_the_watch_outlives_a_lost_connection_in_the_middle_of_a_count(
-    watching: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_outlives_a_lost_connection(watching: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     watching.controller.bridge.set_tap(TAP)
     watching.controller.bridge.connected(watching.switch)
     until(lambda: watching.controller.bridge.ready, "the first reconcile")

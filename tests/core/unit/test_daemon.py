@@ -61,9 +61,7 @@ def mounting() -> AgentAdmin:
     return made
 
 
-def test_the_stores_api_comes_with_the_store_and_goes_with_it(
-    mounting: AgentAdmin, load: Load, tmp_path: Path
-) -> None:
+def test_stores_api_follows_the_store(mounting: AgentAdmin, load: Load, tmp_path: Path) -> None:
     secret = {"backend": "nova", "DEFAULT__metadata_proxy_shared_secret": "a secret"}
     store, nova = load(state_path=tmp_path), load(state_path=tmp_path, **secret)
     mounting.prepare(store)

@@ -247,9 +247,7 @@ def with_vlans(monkeypatch: pytest.MonkeyPatch, *vids: int) -> None:
 
 
 @pytest.mark.parametrize("goes", ["port", "interface", "guest"])
-def test_all_ports_of_a_row_go_with_it(
-    watcher: OvsdbWatcher, monkeypatch: pytest.MonkeyPatch, goes: str
-) -> None:
+def test_rows_ports_go(watcher: OvsdbWatcher, monkeypatch: pytest.MonkeyPatch, goes: str) -> None:
     row, other = port_row(interface("tap1")), port_row(interface("tap2", ofport=[6]))
     bridge = bridge_row(row, other)
     with_vlans(monkeypatch, 0, 100, 4094)
@@ -332,9 +330,7 @@ def test_one_echo_is_under_way_at_a_time(watcher: OvsdbWatcher, noticing: Any, w
     assert len(wire.sent) == 2
 
 
-def test_question_without_ovsdb_is_answered_by_the_next_session(
-    watcher: OvsdbWatcher, noticing: Any, wire: Wire
-) -> None:
+def test_next_session_answers_a_question(watcher: OvsdbWatcher, noticing: Any, wire: Wire) -> None:
     watcher._tell(Update(connected=True))
     watcher.ask()
     watcher._echo(noticing)
@@ -355,9 +351,7 @@ def test_question_without_ovsdb_is_answered_by_the_next_session(
     assert answers(watcher) == [1]
 
 
-def test_each_loss_of_a_connection_that_delivered_rows_is_followed_by_the_first_pause(
-    noticing: Any, wire: Wire
-) -> None:
+def test_loss_after_rows_is_followed_by_the_first_pause(noticing: Any, wire: Wire) -> None:
     """The connection is silent after its rows, as that of a server without changes."""
     wire.reconnect = reconnect = Reconnect(0)
     reconnect.enable(0)

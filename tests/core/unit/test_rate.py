@@ -104,9 +104,7 @@ def test_ports_at_rest_are_forgotten() -> None:
 
 
 @given(SETTINGS, st.lists(st.tuples(STEPS, st.integers(1, 50)), max_size=30))
-def test_accepted_requests_stay_within_the_windows(
-    settings: RateSettings, requests: list[tuple[float, int]]
-) -> None:
+def test_windows_bound_requests(settings: RateSettings, requests: list[tuple[float, int]]) -> None:
     world = World(settings)
     taken = []
     for step, count in requests:

@@ -100,9 +100,7 @@ def with_source(flow: Flow, key: str) -> Flow:
     )
 
 
-def test_one_port_that_the_switch_refuses_does_not_stop_the_others_of_a_reconcile(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_refused_port_stops_no_other_of_a_reconcile(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig()
     for ofport in (13, 66, 14):
         rig.registry.set_port(port(ofport, name=f"tap{ofport}"))
@@ -177,9 +175,7 @@ def learn_now(rig: Rig, endpoint: Endpoint, who: GuestAddress | None = None) -> 
 
 @pytest.mark.parametrize("every", [1, 3, 5])
 @pytest.mark.parametrize("lost", [False, True], ids=["all-there", "half-lost"])
-def test_change_in_the_middle_of_a_reconcile_wins(
-    monkeypatch: pytest.MonkeyPatch, every: int, lost: bool
-) -> None:
+def test_meanwhile_change_wins(monkeypatch: pytest.MonkeyPatch, every: int, lost: bool) -> None:
     rig = crowd(10).connect()
     for ofport in range(100, 110):
         learn_now(rig, Endpoint(ofport))

@@ -240,9 +240,7 @@ def test_call_ends_with_the_pipe(ends: Ends) -> None:
 @pytest.mark.parametrize(
     ("name", "values"), [("keep", ["1"]), ("keep", [1, 2]), ("keep", []), ("other", [1])]
 )
-def test_call_of_another_function_or_with_other_types_ends_the_pipe(
-    ends: Ends, name: str, values: list[object]
-) -> None:
+def test_malformed_call_ends_the_pipe(ends: Ends, name: str, values: list[object]) -> None:
     assert ends.near.call(name, *values) is None
     with pytest.raises((KeyError, TypeError)):
         ends.threads[0].wait()

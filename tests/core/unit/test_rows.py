@@ -124,9 +124,7 @@ ABSENT = REASONS["absent"]
         (401, REASONS["token"], "nova", "no valid token", "[store] http_tokens = optional"),
     ],
 )
-def test_a_failing_guest_has_a_remedy_by_its_reason(
-    status: int, reason: str, backend: str, brief: str, remedy: str
-) -> None:
+def test_reason_has_remedy(status: int, reason: str, backend: str, brief: str, remedy: str) -> None:
     last = failing(status, reason, backend=backend)
     assert last["brief"].startswith(brief)
     assert remedy in last["remedy"]

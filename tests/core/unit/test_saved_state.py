@@ -109,9 +109,7 @@ def test_side_of_the_host_that_cannot_be_is_no_memory(tmp_path: Path) -> None:
     assert write(tmp_path, json.dumps(GOOD | {"host": host})).load().host is not None
 
 
-def test_file_of_another_format_is_no_memory_and_one_line(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_format_is_no_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for version in (VERSION - 1, VERSION + 1, "x"):
         caplog.clear()
         assert write(tmp_path, json.dumps(GOOD | {"version": version})).load() == SavedState()

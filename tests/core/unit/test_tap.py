@@ -162,9 +162,7 @@ FORMER: tuple[tuple[HostMemory | None, list[str], list[Any], list[tuple[str, ...
 """Memory of the former configuration, IPv6 now, and what is removed of the host and of OVSDB."""
 
 
-def test_what_the_former_configuration_has_made_is_removed_and_the_present_one_remembered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_remains_of_the_former_configuration_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     former_devices: list[str | None] = []
 
     def note(_sides: Any, _wanted: WantedSide, wanted6: WantedSide | None) -> list[str]:
@@ -333,9 +331,7 @@ def test_settings_that_differ_are_put_in_force_once(conf: Path) -> None:
     assert settle("nowhere") == []
 
 
-def test_the_setting_that_prevents_ipv6_is_named(
-    conf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_lack_names_setting(conf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert lack_of("lo") is None
     assert lack_of("nowhere") is None
     (conf / "disable_ipv6").write_text("1\n")

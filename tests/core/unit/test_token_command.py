@@ -101,9 +101,7 @@ def test_a_wrong_argument_is_named_and_makes_nothing(run: Run, tokens: Path) -> 
 
 
 @pytest.mark.parametrize("command", [("create", "--scope", "read"), ("list",), ("revoke", "x")])
-def test_without_a_file_in_the_configuration_the_option_is_named(
-    run: Run, config: Path, command: tuple[str, ...]
-) -> None:
+def test_missing_option_is_named(run: Run, config: Path, command: tuple[str, ...]) -> None:
     config.write_text("")
     assert "[store] token_file" in one_line(run(*command), 2)
 

@@ -212,9 +212,7 @@ def test_server_of_an_unknown_authority_gets_no_request(
 
 
 @pytest.mark.usefixtures("one_round")
-def test_a_certificate_has_to_be_in_time_and_for_the_host(
-    upstreams: Any, trusting: Any, authority: Authority
-) -> None:
+def test_certificate_is_in_time(upstreams: Any, trusting: Any, authority: Authority) -> None:
     for name, expired, cause, remedy in (
         ("127.0.0.1", True, "certificate has expired", "Renew Nova's certificate"),
         ("127.0.0.2", False, "IP address mismatch", "Set nova_metadata_host to a name"),
@@ -241,9 +239,7 @@ def test_handshake_that_hangs_costs_one_request_its_time(
     assert "no firewall" in caught.value.remedy
 
 
-def test_password_that_waited_for_a_handshake_goes_to_the_next_host(
-    listening: Any, secure: Any, trusting: Any
-) -> None:
+def test_unsent_password_goes_to_the_next(listening: Any, secure: Any, trusting: Any) -> None:
     server = secure()
     asking = eventlet.spawn(ask, trusting(host_of(listening), server), PASSWORD)
     with listening.accept()[0] as served:

@@ -277,9 +277,7 @@ def test_a_replaced_worker_that_does_not_end_is_ended(world: World) -> None:
 
 
 @pytest.mark.parametrize("how", ["dies", "is not started", "is silent"])
-def test_a_worker_whose_successor_does_not_come_up_goes_on(
-    world: World, caplog: pytest.LogCaptureFixture, how: str
-) -> None:
+def test_lone_worker_goes_on(world: World, caplog: pytest.LogCaptureFixture, how: str) -> None:
     before = world.one()
     World.fails = how == "is not started"
     World.answers = False

@@ -137,9 +137,7 @@ def good(ran: Ran) -> Ran:
 
 @pytest.mark.parametrize("agent", ["openvswitch", "ovn"])
 @pytest.mark.parametrize("phase", LIFE, ids=lambda phase: phase.replace(" ", "-"))
-def test_a_phase_that_runs_twice_leaves_what_it_left_the_first_time(
-    devstack: Devstack, phase: str, agent: str
-) -> None:
+def test_phase_may_run_twice(devstack: Devstack, phase: str, agent: str) -> None:
     before = LIFE[: LIFE.index(phase)]
     if before:
         good(devstack.run(before, Q_AGENT=agent))

@@ -73,9 +73,7 @@ def test_clients_wait_while_no_agent_runs(host: OpenvSwitch, agent: Agent, guest
     assert agent.metric("dfmeta_packet_ins_total") == 0
 
 
-def test_no_connection_is_heard_before_the_daemon_or_on_another_device(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_no_other_device_is_heard(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     """The address may be there before the daemon: on the device of an earlier run."""
     host.namespace.ip(f"address add {METADATA_IP}/32 dev lo")
     with Namespace("neighbour") as neighbour:

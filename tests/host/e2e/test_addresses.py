@@ -76,9 +76,7 @@ def test_addresses_of_a_port_have_slots_in_turn_and_at_once(agent: Agent, guest:
         assert (reply.status, reply.text, reply.port) == (200, source, 40000)
 
 
-def test_a_change_of_ip_or_mac_is_served_with_the_first_syn_after_it(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_changed_address_is_served_at_once(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     asks_from(guest, guest.ip)
     before = packet_ins(agent)
     guest.set_address("10.9.9.9/24")

@@ -204,9 +204,7 @@ def test_restart_fails_no_request_and_sends_and_learns_nothing(agent: Agent, bus
     assert not [name for name in metrics if name.startswith("dfmeta_packet_ins_total")]
 
 
-def test_flows_that_are_deleted_while_no_daemon_runs_fail_no_request(
-    host: OpenvSwitch, agent: Agent, busy: Busy
-) -> None:
+def test_flows_deleted_meanwhile_fail_nothing(host: OpenvSwitch, agent: Agent, busy: Busy) -> None:
     """With other ends and other faults: tests/soak/e2e/test_pairs_of_faults.py."""
 
     def restart() -> None:

@@ -147,9 +147,7 @@ def test_haproxy_answers_inside_the_units_sandbox(sandboxed: Agent, guest: Guest
     assert "haproxy: " not in sandboxed.log(), "a complaint of haproxy's"
 
 
-def test_an_answer_does_not_leave_to_another_guest_of_the_port(
-    agent: Agent, nova: RecordingNova, guest: Guest
-) -> None:
+def test_no_answer_leaves_to_another(agent: Agent, nova: RecordingNova, guest: Guest) -> None:
     nova.fault(held=True)
     with open_connection(guest) as connection:
         connection.sendall(REQUEST)

@@ -61,9 +61,7 @@ def test_daemon_puts_ipv6_in_place_and_back(host: OpenvSwitch, agent: Agent, gue
     assert "not served over IPv6" not in agent.log()
 
 
-def test_ipv6_goes_and_comes_with_the_hosts_setting(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_ipv6_follows_the_hosts_setting(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     assert over_ipv6(host)
     host.namespace.sysctl(**{f"{TAP_KNOB}.disable_ipv6": 1})
     message = f"Guests are not served over IPv6: {TAP_KNOB}.disable_ipv6 is 1"

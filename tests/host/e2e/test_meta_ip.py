@@ -121,9 +121,7 @@ def outside(host: OpenvSwitch) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own bridge", "shared bridge"])
-def test_cleanup_leaves_the_host_as_it_was(
-    make_agent: MakeAgent, make_guest: MakeGuest, shared: bool
-) -> None:
+def test_cleanup_restores_host(make_agent: MakeAgent, make_guest: MakeGuest, shared: bool) -> None:
     guest = make_guest()
     host = guest.host
     if shared:

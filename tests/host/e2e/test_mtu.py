@@ -90,9 +90,7 @@ def test_container_behind_a_smaller_link_fetches_a_large_document(
             assert run(command).stdout == USER_DATA
 
 
-def test_internal_port_of_another_program_keeps_the_large_mtu_of_its_bridge(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_foreign_internal_port_keeps_its_mtu(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     internal = ("set", "Interface", "mgmt0", "type=internal")
     host.vsctl("add-port", BRIDGE, "mgmt0", "--", *internal)
     try:
@@ -110,9 +108,7 @@ def test_internal_port_of_another_program_keeps_the_large_mtu_of_its_bridge(
         host.vsctl("del-port", BRIDGE, "mgmt0")
 
 
-def test_mtu_request_of_an_operator_stays_if_it_is_large_enough(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_operators_mtu_request_stays(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     own = str(TAP_MTU)
     for request, result in (("9000", "9000"), ("1280", "1280"), ("1279", own), ("", own)):
         change = ("set", "Interface", SIDE.tap, f"mtu_request={request}")

@@ -29,9 +29,7 @@ def has_flow(guest: Guest) -> bool:
     return any(f"arp_tpa={HOP}," in flow for flow in guest.host.flows())
 
 
-def test_a_route_through_an_address_that_no_port_has_leads_to_the_service(
-    make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
+def test_route_through_a_lost_port_is_served(make_agent: MakeAgent, make_guest: MakeGuest) -> None:
     guest = make_guest(route="none")
     guest.add_route(f"{METADATA_IP}/32 via {HOP} dev {guest.device}")
     agent = make_agent()

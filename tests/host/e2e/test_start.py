@@ -19,9 +19,7 @@ from tests.host.e2e.support import NOVA_OPTIONS, asks_own, project_ids, put, put
 pytestmark = pytest.mark.early
 
 
-def test_program_that_is_not_haproxy_ends_the_start_before_the_host_is_changed(
-    host: OpenvSwitch, make_agent: MakeAgent
-) -> None:
+def test_other_program_ends_the_start(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     options = {
         "DEFAULT": NOVA_OPTIONS["DEFAULT"],
         "df_metadata": {"backend": "nova", "engine": "haproxy"},
@@ -50,9 +48,7 @@ def missing(agent: Agent) -> list[str]:
     return list(document["missing"])
 
 
-def test_an_absent_ovsdb_is_waited_for(
-    host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest
-) -> None:
+def test_ovsdb_is_awaited(host: OpenvSwitch, make_agent: MakeAgent, make_guest: MakeGuest) -> None:
     guest, agent = make_guest("early"), make_agent(start=False)
     host.kill("ovsdb-server")
     agent.start(wait=False)
@@ -85,9 +81,7 @@ def test_end_awaits_running_requests(nova_agent: Agent, nova: RecordingNova, gue
     assert nova_agent.wait() == 0
 
 
-def test_first_start_warns_on_a_host_that_needs_the_address_itself(
-    host: OpenvSwitch, make_agent: MakeAgent
-) -> None:
+def test_first_start_warns_hosts_of_a_cloud(host: OpenvSwitch, make_agent: MakeAgent) -> None:
     """The host's own metadata come by its default route, as in a cloud's network."""
     with Namespace("cloud") as cloud, cloud.open_socket() as server:
         veth(host.namespace, "uplink", cloud, "eth0", then=[f"addr add {METADATA_IP}/32 dev eth0"])

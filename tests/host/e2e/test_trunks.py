@@ -100,9 +100,7 @@ def test_vms_and_containers_get_their_own(vms: list[Vm]) -> None:
                 asks_own(guest, host=service)
 
 
-def test_a_subport_without_an_instance_gets_404_and_never_its_vms(
-    host: OpenvSwitch, agent: Agent, vms: list[Vm]
-) -> None:
+def test_unknown_subport_gets_404(host: OpenvSwitch, agent: Agent, vms: list[Vm]) -> None:
     subport, container = vms[0].trunk.subports[0], vms[0].containers[VIDS[0]]
     host.vsctl("remove", "Interface", subport.inner, "external_ids", "dfmeta-instance")
     wait_for(lambda: rows(agent)[subport.inner]["state"] == "unnamed", "no instance")

@@ -38,9 +38,7 @@ def test_segment_of_an_unknown_address_is_reset(
     asks_own(guest)
 
 
-def test_kept_connection_of_a_port_that_is_plugged_again_is_reset(
-    host: OpenvSwitch, agent: Agent, guest: Guest
-) -> None:
+def test_replugged_ports_connection_is_reset(host: OpenvSwitch, agent: Agent, guest: Guest) -> None:
     put(agent, guest)
     with open_connection(guest) as connection:
         assert _ask(connection)

@@ -87,9 +87,7 @@ def test_a_port_without_ids_is_not_answered(
     assert agent.metric("dfmeta_packet_ins_total") == before
 
 
-def test_a_port_that_dies_or_loses_its_ids_is_not_answered_any_more(
-    host: OpenvSwitch, agent: Agent, make_guest: MakeGuest
-) -> None:
+def test_dead_port_is_not_answered(host: OpenvSwitch, agent: Agent, make_guest: MakeGuest) -> None:
     guest = make_guest("dead", route="gateway")
     put(agent, guest)
     asks_own(guest)

@@ -81,9 +81,7 @@ def request(line: str = "GET /latest HTTP/1.1", *headers: str) -> bytes:
     return "\r\n".join([line, "Host: 169.254.169.254", *headers, "", ""]).encode()
 
 
-def test_nova_gets_the_guest_of_the_map_and_no_header_of_the_guest(
-    with_guest: Start, upstream: Upstream
-) -> None:
+def test_nova_gets_the_maps_guest_and_no_forged_one(with_guest: Start, upstream: Upstream) -> None:
     answer = with_guest().ask(
         request(
             "GET /openstack/latest/meta_data.json HTTP/1.1",
@@ -153,9 +151,7 @@ def test_other_requests_never_reach_nova(with_guest: Start, upstream: Upstream) 
     assert haproxy.ask().startswith(OK)
 
 
-def test_no_request_of_a_guest_that_is_only_counted_reaches_nova(
-    with_guest: Start, upstream: Upstream
-) -> None:
+def test_no_request_of_a_counted_guest_reaches_nova(with_guest: Start, upstream: Upstream) -> None:
     haproxy = with_guest()
     haproxy.put(counted())
     for target in ("/a", EC2, OPENSTACK):
@@ -165,9 +161,7 @@ def test_no_request_of_a_guest_that_is_only_counted_reaches_nova(
 
 
 @pytest.mark.parametrize("target", [EC2, OPENSTACK])
-def test_request_after_a_plain_one_is_judged_by_its_own_headers(
-    with_guest: Start, upstream: Upstream, target: str
-) -> None:
+def test_each_request_is_judged_apart(with_guest: Start, upstream: Upstream, target: str) -> None:
     haproxy = with_guest()
     plain = request(f"GET {target} HTTP/1.1", "User-Agent: a", "Accept: b")
     with_nul = [
@@ -217,9 +211,7 @@ def test_requests_of_usual_clients_are_plain(with_guest: Start, upstream: Upstre
     assert len(upstream.asked) == len(responses)
 
 
-def test_forwarded_request_is_plain_only_where_the_operator_lets_it_pass(
-    with_guest: Start, upstream: Upstream
-) -> None:
+def test_forwarded_request_is_plain_where_allowed(with_guest: Start, upstream: Upstream) -> None:
     strict, usual = with_guest(refuse_forwarded=True), with_guest()
     for header in ("X-Forwarded-For: a", "x_forwarded_for: a", "Via: a", "FORWARDED: a"):
         forwarded = request("GET /a HTTP/1.1", "A: b", header)
@@ -275,9 +267,7 @@ def test_hanging_nova_gives_the_configured_answer(with_guest: Start, upstream: U
             assert (token, code, state[0], asked) == ("13.0.1.0.1", "504", "s", path)
 
 
-def test_lines_are_written_about_failed_requests_alone_and_not_too_many(
-    with_guest: Start, upstream: Upstream
-) -> None:
+def test_failed_requests_alone_have_lines(with_guest: Start, upstream: Upstream) -> None:
     answers = iter([b"200", *[b"404"] * 39])
     upstream.script = lambda _request: b"HTTP/1.1 %s A\r\nContent-Length: 0\r\n\r\n" % next(answers)
     haproxy = with_guest()

@@ -171,9 +171,7 @@ def test_all_entries_fit_into_the_buffers_of_the_smallest_limits(loopback: Start
     assert haproxy.runtime.entries(haproxy.map) == {}
 
 
-def test_map_and_counts_of_a_process_that_leaves_are_kept_until_its_last_request(
-    loopback: Start, upstream: Upstream
-) -> None:
+def test_leaving_process_keeps_map_and_counts(loopback: Start, upstream: Upstream) -> None:
     gate = Event()
     haproxy = loopback(server(upstream))
     haproxy.put(value())

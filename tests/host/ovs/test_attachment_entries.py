@@ -119,9 +119,7 @@ def test_row_must_be_the_vms(host: OpenvSwitch, vm: Parent, entries: ListEntries
             call()
 
 
-def test_the_state_has_the_lists_where_tags_reach_the_bridge(
-    host: OpenvSwitch, vm: Parent, entries: ListEntries
-) -> None:
+def test_state_has_the_lists(host: OpenvSwitch, vm: Parent, entries: ListEntries) -> None:
     vms.plug(host, "tpi-1", iface_id=INSTANCE)
     write(host, '[{"vid":100}]', "tpi-1")
     kept, gone = vms.attachment(vm, 100), vms.attachment(vm, 102)

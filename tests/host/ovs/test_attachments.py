@@ -54,9 +54,7 @@ def bridge_of(host: OpenvSwitch, parent: Parent) -> str:
     return str(vms.rows(host)[parent.port_name.replace("tpi-", "tpt-")]["bridge"])
 
 
-def test_both_ends_of_attachments_are_made_and_removed(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent
-) -> None:
+def test_both_ends_come_and_go(host: OpenvSwitch, driver: LocalDriver, parent: Parent) -> None:
     before = vms.rows(host)
     assert driver.ready(parent) == ""
     attachment = vms.attachment(parent, 100, instance=INSTANCE)
@@ -202,9 +200,7 @@ def test_names_in_use_are_reported(host: OpenvSwitch, driver: LocalDriver, paren
     assert vms.rows(host) == before
 
 
-def test_a_parent_without_a_trunk_of_dfmeta_is_not_ready(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent
-) -> None:
+def test_foreign_trunk_is_not_ready(host: OpenvSwitch, driver: LocalDriver, parent: Parent) -> None:
     plain = vms.plug(host, "tap2")
     unplugged = vms.parent("tap3", "x", "y")
     tap = vms.parent("tap2", plain.port_id, plain.instance_id)

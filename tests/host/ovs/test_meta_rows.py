@@ -324,9 +324,7 @@ def test_a_former_second_bridge_gives_way_to_the_configured_one(
     assert host.ports(RENAMED.bridge) == [RENAMED.patch_meta, TAP]
 
 
-def test_the_second_bridge_of_another_integration_bridge_stays(
-    host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]
-) -> None:
+def test_other_pair_stays(host: OpenvSwitch, watch: Watch, also: Callable[..., Watch]) -> None:
     watch.ensured()
     add_bridge(host, "br-int2")
     other = also(OTHERS, "br-int2")

@@ -25,9 +25,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Noticing]:
     return made
 
 
-def test_each_restart_of_the_server_is_followed_by_the_first_pause(
-    host: OpenvSwitch, sessions: list[Noticing], watch: Watch
-) -> None:
+def test_restart_has_first_pause(host: OpenvSwitch, sessions: list[Noticing], watch: Watch) -> None:
     for _ in range(4):
         # Nothing changes in the database between two restarts.
         (idl,) = sessions

@@ -92,9 +92,7 @@ def test_guests_see_a_pause_at_worst(
     assert failures(busy.through(through)) == Counter()
 
 
-def test_meta_ips_that_are_deleted_or_forged_in_ovsdb_are_put_back(
-    host: OpenvSwitch, agent: Agent, busy: Busy
-) -> None:
+def test_forged_meta_ips_are_put_back(host: OpenvSwitch, agent: Agent, busy: Busy) -> None:
     first, second = busy.guests
 
     def ids(port: str) -> dict[str, str]:

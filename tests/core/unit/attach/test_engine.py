@@ -463,9 +463,7 @@ def failure(call: Callable[[], object]) -> type[Exception]:
     return raised.type
 
 
-def test_a_program_error_of_the_driver_releases_the_others(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drivers_defect_releases_the_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(world.plane, "make", lambda *_arguments: {}["defect"])
         results = together(*[lambda n=n: failure(lambda: world.attach(f"c{n}")) for n in range(3)])
@@ -527,9 +525,7 @@ def test_the_next_vid_is_the_first_free_one_after_the_last(last: int, taken: set
     st.none() | st.integers(-5, 300),
     st.sets(st.integers(0, 300)),
 )
-def test_the_next_address_is_free_and_of_the_subnet(
-    prefix: int, gateway: int, last: int | None, used: set[int]
-) -> None:
+def test_next_address_is_free(prefix: int, gateway: int, last: int | None, used: set[int]) -> None:
     subnet = IPv4Network((int(IPv4Address("10.0.0.0")), prefix))
     base = int(subnet.network_address)
     network = Network(name="n", subnet=subnet, gateway=IPv4Address(base + gateway))

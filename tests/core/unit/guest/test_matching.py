@@ -107,9 +107,7 @@ def test_scsi_controllers_count_without_ata_and_usb(machine: Machine, messages: 
     assert tags_of(machine, [wanted], messages) == {"sdc": ["db"]}
 
 
-def test_a_scsi_controller_without_disks_counts_and_numbers_are_hexadecimal(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_scsi_controllers_without_disks_count(machine: Machine, messages: list[str]) -> None:
     machine.scsi_host(f"{PCI}:04.0/virtio1/host6")
     machine.scsi_host(f"{HBA}/host7")
     for lun, name in ((1, "sda"), (10, "sdb"), (16, "sdc")):
@@ -206,9 +204,7 @@ def test_devices_of_nova_without_address_match(machine: Machine, messages: list[
     assert messages == []
 
 
-def test_the_address_says_more_than_the_name_and_the_name_more_than_the_mac(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_address_precedes_name_and_name_precedes_mac(machine: Machine, messages: list[str]) -> None:
     machine.nic(f"{PCI}:02.0/virtio0/net/eth0", MAC)
     machine.nic(f"{PCI}:03.0/virtio1/net/eth1", OTHER_MAC)
     at = nic("a", bus="pci", address="0000:00:02.0", devname="eth1", mac=SPEC_MAC)
@@ -220,9 +216,7 @@ def test_the_address_says_more_than_the_name_and_the_name_more_than_the_mac(
     assert tags_of(machine, [entry], messages) == {"eth1": ["c"]}
 
 
-def test_a_device_at_its_place_is_not_taken_where_another_has_its_mac_or_serial(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_mac_or_serial_elsewhere_bars_a_place(machine: Machine, messages: list[str]) -> None:
     machine.nic(f"{PCI}:02.0/virtio0/net/eth0", OTHER_MAC)
     machine.nic(f"{PCI}:03.0/virtio1/net/eth1", MAC)
     places: tuple[dict[str, str], ...] = (
@@ -243,9 +237,7 @@ def test_a_device_at_its_place_is_not_taken_where_another_has_its_mac_or_serial(
     assert "'vda', 'vdb' match: none is tagged" in messages[0]
 
 
-def test_a_mac_of_another_device_of_the_document_tells_nothing_tagged_or_not(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_mac_of_another_device_is_ignored(machine: Machine, messages: list[str]) -> None:
     """The tagged one is not here; the other is at its own address, or not yet at any."""
     machine.nic(f"{PCI}:04.0/virtio0/net/eth0", MAC)
     wanted = nic("a", bus="pci", address="0000:00:03.0", mac=MAC)
@@ -256,9 +248,7 @@ def test_a_mac_of_another_device_of_the_document_tells_nothing_tagged_or_not(
     assert tags_of(machine, [wanted], messages) == {"eth0": ["a"]}
 
 
-def test_no_name_mac_or_serial_takes_a_device_that_another_has_by_address(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_device_with_an_address_is_not_taken(machine: Machine, messages: list[str]) -> None:
     """The first of each is gone, and the names of the second have moved up."""
     machine.nic(f"{PCI}:04.0/virtio0/net/eth0", MAC)
     machine.disk(f"{PCI}:08.0/virtio5/block/vda", serial="s1")
@@ -336,9 +326,7 @@ def test_an_odd_address_is_none() -> None:
             assert tag_devices.numbers_of(bus, address) == (), (bus, address)
 
 
-def test_of_two_serials_that_begin_alike_neither_is_taken_for_the_other(
-    machine: Machine, messages: list[str]
-) -> None:
+def test_serials_that_begin_alike_are_different(machine: Machine, messages: list[str]) -> None:
     """virtio has 20 characters of a serial: which of the two this is cannot be known."""
     start = VOLUME[:20]
     machine.disk(f"{PCI}:07.0/virtio4/block/vda", serial=start)

@@ -77,9 +77,7 @@ def test_the_service_is_asked_over_ipv4_first_and_over_ipv6_on_each_interface(
         assert hosts == expected
 
 
-def test_a_service_without_a_document_is_given_up(
-    one_nic: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_service_without_document_ends(one_nic: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     for answer, cause, tries in ((404, "404", 1), (OSError(), "OSError", 3)):
         answers: dict[str, list[Any]] = {IPV4: [answer] * 3, IPV6: [answer] * 3}
         hosts, ask = asked(one_nic, monkeypatch, answers)
@@ -237,9 +235,7 @@ def udevadm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Udevadm:
     return made
 
 
-def test_a_dry_run_prints_the_rules_and_writes_nothing(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_prints_rules(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out.rules"
     assert run("--dry-run", "--output", str(output)) == 0
     printed = capsys.readouterr().out
@@ -281,9 +277,7 @@ def state(path: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def test_an_output_that_dfmeta_has_not_written_stays(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_foreign_output_stays(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A link, such as one to /dev/null, is how an administrator says: not these rules."""
     other, link, pipe, folder = (tmp_path / name for name in ("other", "link", "pipe", "folder"))
     other.write_text('KERNEL=="x", NAME="y"\n')
@@ -320,9 +314,7 @@ def test_an_input_that_is_no_file_is_not_read(run: Run, tmp_path: Path) -> None:
         assert run("--dry-run", "--file", file) == 1
 
 
-def test_udev_is_told_of_the_subsystems_that_have_rules_or_had_some(
-    run: Run, tmp_path: Path, udevadm: Udevadm
-) -> None:
+def test_udev_is_told_of_changed_subsystems(run: Run, tmp_path: Path, udevadm: Udevadm) -> None:
     old = 'SUBSYSTEM=="block", TAG+="x"\n' * 1000 + 'SUBSYSTEM=="net", TAG+="x"\n'
     (tmp_path / "90.rules").write_text(tag_devices.MARK + old)
     for devices in ([], [DISK], [NIC], [], []):

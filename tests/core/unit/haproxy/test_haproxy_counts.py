@@ -263,9 +263,7 @@ def test_answer_that_indicates_a_fault_is_remarked_upon(world: World) -> None:
     assert sorted(reasons) == ["nova answered 403. Its secret differs", "nova answered 500"]
 
 
-def test_each_request_is_logged_with_debug_as_the_other_engine_logs_it(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_debug_logs_as_the_other_engine(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="dfmeta.proxy.access")
     for line in ("", f"5.0.1.0.2 200 ---- nova /a{TIMES}", f"{world.claim} 200 ---- nova /a GET 1"):
         world.counts.note(line)

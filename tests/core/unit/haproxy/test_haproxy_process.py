@@ -178,9 +178,7 @@ def test_private_keys_file_is_empty_once_haproxy_is_ready(monkeypatch: pytest.Mo
     started.process.close()
 
 
-def test_process_is_ready_when_it_answers_and_takes_several_hosts_for_down(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_answering_process_is_ready_whatever_hosts_are_up(monkeypatch: pytest.MonkeyPatch) -> None:
     names = server_names(PLANS["several hosts"])
     down = ";".join(f"set server {name} health down" for name in names)
     for plan, answers, commands in (
@@ -253,9 +251,7 @@ def test_many_lines_of_haproxy_are_counted_and_not_logged(
     assert caplog.messages[-1].endswith("(and 80 more like it since it was last logged)")
 
 
-def test_lines_are_read_in_pieces_and_only_the_end_of_a_long_one_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_lines_come_in_pieces_and_long_lines_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_module, "PIECE", 8)
     got: list[str] = []
     reading, writing = os.pipe()

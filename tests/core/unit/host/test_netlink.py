@@ -290,9 +290,7 @@ def test_undo_removes_moved_rules_of_this_run(kernel: Kernel, wanted: WantedSide
     assert kernel.state() == expected, "rules of an earlier run serve its guests"
 
 
-def test_a_rule_that_comes_first_again_and_again_is_logged_once(
-    kernel: Kernel, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_rival_rule_is_logged_once(kernel: Kernel, caplog: pytest.LogCaptureFixture) -> None:
     side = HostSide(WANTED)
     side.ensure()
     moves = 0

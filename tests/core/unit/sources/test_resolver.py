@@ -49,9 +49,7 @@ answers = st.lists(
 
 
 @given(answers, st.booleans())
-def test_each_value_is_the_first_that_is_about_the_same_instance(
-    given_answers: list[SourceAnswer], port_project: bool
-) -> None:
+def test_values_are_of_one_instance(given_answers: list[SourceAnswer], port_project: bool) -> None:
     port = merge(ROW, given_answers, port_project=port_project)
     instance = next((a.ownership.instance_id for a in given_answers if a.ownership.instance_id), "")
     expected, first = dict.fromkeys(FIELDS, ""), ""

@@ -55,9 +55,7 @@ def test_a_put_without_a_part_is_refused(run: Run, instance_id: str) -> None:
     assert run("get", instance_id).exit_code == 1
 
 
-def test_a_file_or_text_gives_a_value_and_empty_text_removes_it(
-    run: Run, get: Get, instance_id: str, tmp_path: Path
-) -> None:
+def test_empty_text_removes_a_value(run: Run, get: Get, instance_id: str, tmp_path: Path) -> None:
     names = ("--hostname", "--name", "--availability-zone", "--project")
     given = [part for name in names for part in (name, "x")]
     empty = [part for name in names for part in (name, "")]
@@ -340,9 +338,7 @@ def test_addresses_are_all_there_are(run: Run, url: str, instance_id: str) -> No
     assert "--address = 'x'" in refusal(run("put", instance_id, "--address", "x"))
 
 
-def test_vendor_data_and_the_network_config_come_from_files(
-    run: Run, tmp_path: Path, instance_id: str
-) -> None:
+def test_files_give_vendor_data_and_network(run: Run, tmp_path: Path, instance_id: str) -> None:
     vendor, network = tmp_path / "vendor", tmp_path / "network"
     vendor.write_text("#cloud-config\npackages: [vim]\n")
     network.write_text("version: 2\n")
@@ -373,9 +369,7 @@ def test_document_replaces_and_other_options_change_it(run: Run, instance_id: st
     assert "standard input can be read once" in twice.stderr
 
 
-def test_a_put_names_the_parts_of_the_defaults_that_it_ends(
-    run: Run, domains: Path, config: Path, instance_id: str
-) -> None:
+def test_put_names_ended_defaults(run: Run, domains: Path, config: Path, instance_id: str) -> None:
     config.write_text(f"{config.read_text()}defaults = True\n")
     succeeded(run("put", "--default", "--ssh-key", KEY))
     succeeded(run("put", OTHER_INSTANCE, "--ssh-key", f"{KEY} mine"))

@@ -99,9 +99,7 @@ def test_a_folder_may_have_the_name_of_a_record(run: Run, url: str, tmp_path: Pa
     assert "2 records have the name web9" in run("import", str(seed)).stderr
 
 
-def test_a_seed_takes_the_place_of_the_record_and_leaves_what_it_cannot_say(
-    run: Run, url: str, tmp_path: Path
-) -> None:
+def test_seed_replaces_a_record_but_for_other_members(run: Run, url: str, tmp_path: Path) -> None:
     run("put", OTHER_INSTANCE, "--meta", "a=1", "--user-data", "-", stdin=b"before")
     run("put", OTHER_INSTANCE, "--address", "10.0.0.1")
     run("import", str(write_seed(tmp_path / OTHER_INSTANCE, meta_data="local-hostname: a\n")))
@@ -201,9 +199,7 @@ def test_an_old_line_is_counted_and_a_long_one_passed_over(
     assert "imported" not in result.stdout
 
 
-def test_keys_that_are_none_are_left_out_and_counted(
-    run: Run, tmp_path: Path, instance_id: str
-) -> None:
+def test_malformed_keys_are_counted(run: Run, tmp_path: Path, instance_id: str) -> None:
     odd = {"ssh_keys": ["web1", KEY], "public_keys": {"a": "b"}}
     file = write_lines(tmp_path / "records.jsonl", {"id": instance_id, "metadata": odd})
     result = run("import", str(file))
@@ -233,9 +229,7 @@ def test_wrong_line_has_its_number(run: Run, url: str, tmp_path: Path, instance_
     assert [record["is"] for record in records(url).values()] == [{"n": 2}, {"n": 1}]
 
 
-def test_a_line_that_the_store_refuses_takes_no_other_with_it(
-    run: Run, url: str, tmp_path: Path, instance_id: str
-) -> None:
+def test_refused_line_costs_itself(run: Run, url: str, tmp_path: Path, instance_id: str) -> None:
     run("put", OTHER_INSTANCE, "--meta", "a=b")
     with Repository(url) as repository:
         repository.delete(instance_id)

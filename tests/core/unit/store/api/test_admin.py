@@ -423,9 +423,7 @@ def test_a_change_alone_is_one_line_without_its_content(secured: Client, lines: 
     assert not [line for line in lines if "private" in line or "secret" in line or "Bearer" in line]
 
 
-def test_a_refused_client_is_one_line(
-    secured: Client, repository: Repository, lines: list[str]
-) -> None:
+def test_refused_client_one_line(secured: Client, repository: Repository, lines: list[str]) -> None:
     secured.ask("POST", "/device-metadata", BODY)
     secured.ask("GET", f"/device-userdata/{INSTANCE}", authorization="Bearer write")
     secured.ask("DELETE", "/device-metadata/a%0ab", authorization="Bearer read")

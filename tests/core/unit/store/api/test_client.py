@@ -87,9 +87,7 @@ def over(run: Run, api: Api, monkeypatch: pytest.MonkeyPatch) -> Run:
     return lambda command, *rest, **values: run(command, "--url", api.url, *rest, **values)
 
 
-def test_put_changes_what_is_named_and_nothing_else(
-    over: Run, elsewhere: Repository, instance_id: str
-) -> None:
+def test_put_changes_named_values_only(over: Run, elsewhere: Repository, instance_id: str) -> None:
     put = ("put", instance_id, "--meta", "a=1", "--address", "10.0.0.5", "--user-data", "-")
     created = succeeded(over(*put, stdin=b"\xff\0"))
     assert created == f"{instance_id}: created, with meta, user-data, addresses\n"
@@ -151,9 +149,7 @@ def test_a_token_that_may_only_write_puts_a_whole_record(
     assert read(elsewhere, OTHER_INSTANCE).userdata == b"u"
 
 
-def test_a_put_that_has_to_read_names_the_scopes(
-    over: Run, api: Api, elsewhere: Repository, instance_id: str
-) -> None:
+def test_put_names_its_scopes(over: Run, api: Api, elsewhere: Repository, instance_id: str) -> None:
     for options in (("--hostname", "x"), ("--user-data", "", "--address", "10.0.0.9")):
         api.allowed = frozenset({"write"})
         line = refusal(over("put", instance_id, *options, stdin=b"u"), 1)

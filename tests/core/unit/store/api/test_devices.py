@@ -185,9 +185,7 @@ def test_broken_devices_are_shown_and_not_added_to(client: Client, repository: R
     assert detach(client, "serial=vol-2").json == [1]
 
 
-def test_a_fetched_document_counts_as_pushed_once_its_devices_change(
-    client: Client, repository: Repository
-) -> None:
+def test_changed_devices_make_a_document_pushed(client: Client, repository: Repository) -> None:
     def fetch() -> None:
         content = {"hostname": "up", "devices": [DISK]}
         fetched = Push(kind=Kind.METADATA, record_id=INSTANCE, content=content, networks=[])

@@ -92,9 +92,7 @@ def execute(file: Path, statement: str) -> None:
     connection.close()
 
 
-def test_a_store_that_is_gone_or_damaged_is_restored_too(
-    run: Run, url: str, file: Path, instance_id: str
-) -> None:
+def test_lost_store_is_restored_too(run: Run, url: str, file: Path, instance_id: str) -> None:
     with Repository(url) as repository:
         repository.put(instance_id, document={"n": 1})
         copies.backup(url, file)
@@ -174,9 +172,7 @@ def test_a_file_that_replaces_the_store_is_noticed(url: str, tmp_path: Path) -> 
         assert document(opened) == {"hostname": "old"}
 
 
-def test_a_reader_does_not_wait_for_a_writer_and_a_writer_not_for_ever(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_do_not_wait_and_writers_give_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialect, "BUSY_STEP_MS", 1)
     with Repository(url, seconds=0.05) as opened:
         opened.put(INSTANCE, document={"hostname": "a"})

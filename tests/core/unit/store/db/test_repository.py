@@ -42,9 +42,7 @@ def ids(count: int) -> list[str]:
     return [str(uuid.UUID(int=number << 64)) for number in range(count)]
 
 
-def test_a_database_without_room_is_made_when_there_is_some(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_database_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_dialect: Sqlite) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

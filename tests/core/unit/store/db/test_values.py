@@ -155,8 +155,6 @@ def test_an_entry_that_is_no_bare_address_is_refused() -> None:
 @given(
     st.lists(addresses), addresses.filter(lambda address: address not in TRUSTED), st.lists(proxies)
 )
-def test_entries_before_the_guests_own_decide_nothing(
-    forged: list[Address], guest: Address, through: list[str]
-) -> None:
+def test_earlier_entries_ignored(forged: list[Address], guest: Address, through: list[str]) -> None:
     header = ", ".join([*map(str, forged), str(guest), *through])
     assert TRUSTED.guest(PROXY, header) == guest

@@ -128,9 +128,7 @@ def test_a_guest_without_a_record_boots_from_the_defaults(
     assert asked(USERDATA, project_id="").body == b"all"
 
 
-def test_a_record_of_its_own_takes_nothing_from_the_defaults(
-    repository: Repository, asked: Ask, instance_id: str
-) -> None:
+def test_record_takes_no_defaults(repository: Repository, asked: Ask, instance_id: str) -> None:
     repository.put(defaults.EVERYWHERE, document={"ssh_keys": [KEY]}, userdata=b"all")
     repository.put(instance_id, document={"hostname": "own"})
     result = json.loads(asked(META_DATA).body)
@@ -178,7 +176,7 @@ def test_password_alone_is_kept(repository: Repository, asked: Ask, instance_id:
     assert asked(PASSWORD).body == b"first"
 
 
-def test_a_broken_default_is_not_a_404(
+def test_broken_default_is_error(
     repository: Repository, asked: Ask, sql: Sql, instance_id: str
 ) -> None:
     repository.put(defaults.EVERYWHERE, document={})
@@ -211,9 +209,7 @@ def test_the_attachment_answers_and_no_defaults(contained: Ask, repository: Repo
     assert other["hostname"] == "all"
 
 
-def test_the_operators_half_comes_first(
-    contained: Ask, repository: Repository, identity: Identity
-) -> None:
+def test_operator_comes_first(contained: Ask, repository: Repository, identity: Identity) -> None:
     name = identity.instance_id
     push(repository, Kind.USERDATA, name, content=b"given")
     result = json.loads(contained(META_DATA).body)

@@ -118,9 +118,7 @@ def test_a_path_queries_the_halves_that_it_shows(
         assert store.targets() == [f"/device-{kind}/{name}" for kind in known], path
 
 
-def test_a_guest_whose_half_is_stored_queries_nothing(
-    store: OtherStore, guest: Guest, repository: Repository
-) -> None:
+def test_stored_half_is_not_asked(store: OtherStore, guest: Guest, repository: Repository) -> None:
     store.always(BROKEN)
     push(repository, "pushed")
     for path in (path for path, (known, _) in QUERIES.items() if U not in known):
@@ -155,9 +153,7 @@ def test_a_failure_of_one_half_is_none_of_the_other(
         assert store.targets() == [f"/device-{other}/{name}", f"/device-{kind}/{name}"]
 
 
-def test_userdata_decides_whether_there_is_a_record_with_broken_metadata(
-    store: OtherStore, guest: Guest, build: Build
-) -> None:
+def test_broken_metadata_has_its_userdata(store: OtherStore, guest: Guest, build: Build) -> None:
     store.answers = {METADATA: NONSENSE}
     with pytest.raises(BackendUpstreamError):
         guest("/openstack")

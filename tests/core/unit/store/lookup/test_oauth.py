@@ -165,9 +165,7 @@ def test_no_secret_is_in_a_repr(build: Build) -> None:
     assert SECRET not in repr(vars(build()))
 
 
-def test_requests_carry_the_token_and_another_one_after_a_401(
-    issuer: Issuer, build: Build, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_401_renews_token(issuer: Issuer, build: Build, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     good = ["Bearer token-1"]
 
@@ -225,9 +223,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_each_query_carries_the_current_token_of_the_file(
-    load: Load, repository: Repository, server: Server, file: Path
-) -> None:
+def test_file_has_the_token(load: Load, repository: Repository, server: Server, file: Path) -> None:
     conf = load(store__lookup_base_url=server.url, store__lookup_token_file=str(file))
     puller = make_puller(conf, repository)
     assert puller is not None
