@@ -32,21 +32,6 @@ def test_setup(broken):
 def test_crash():
     os._exit(3)
 """
-GONE = """
-import pytest
-from tests.harness.fixtures import _views
-
-@pytest.fixture
-def guest():
-    there = {"namespace": "its addresses"}
-    _views.append(("guest", lambda: there["namespace"]))
-    yield
-    there.clear()
-    raise OSError("the teardown fails too")
-
-def test_first(guest):
-    raise AssertionError("the first failure")
-"""
 PROCESS = """
 import contextlib
 import subprocess
@@ -99,23 +84,6 @@ def test_failures_and_crashes_of_workers_are_named(tmp_path: Path) -> None:
     assert "no such bridge" in errors["test_it.py::test_setup (setup)"]
     crash = errors["test_it.py::test_crash"]
     assert "worker 'gw0' crashed while running 'test_it.py::test_crash'" in crash
-
-
-def test_module_that_cannot_be_collected_is_named(tmp_path: Path) -> None:
-    with start(tmp_path, "import nothing_of_this_name\n") as process:
-        assert process.wait() == 2
-    ((name, error),) = failed(tmp_path).items()
-    assert name == "test_it.py (collection)"
-    assert "nothing_of_this_name" in error
-
-
-def test_failure_is_named_when_its_teardown_fails(tmp_path: Path) -> None:
-    with start(tmp_path, GONE, "-p", "tests.harness.fixtures") as process:
-        assert process.wait() == 1
-    errors = failed(tmp_path)
-    assert errors.keys() == {"test_it.py::test_first", "test_it.py::test_first (teardown)"}
-    assert "the first failure" in errors["test_it.py::test_first"]
-    assert "the teardown fails too" in errors["test_it.py::test_first (teardown)"]
 
 
 def test_ends_of_errors_come_first_and_all_names_last() -> None:
