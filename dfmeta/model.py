@@ -9,6 +9,7 @@ frames arrive identifies a guest.
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -395,6 +396,20 @@ class Answer:
     remark: str = ""
     """A sentence for the operator, with the things to check, if the status shows a fault of the
     host or the backend. The guest does not get it."""
+
+
+class AnswerTerms(NamedTuple):
+    """How long a backend may take, and whether the request is to be answered."""
+
+    deadline: float = math.inf
+    """Monotonic seconds until which the backend may wait for other hosts and for the database, the
+    answer included."""
+    should_answer: Callable[[str | None], bool] = lambda _mode: True
+    """Whether the request is to be answered, given :attr:`View.http_tokens`. A backend in another
+    process then sends the answer along with the view."""
+
+
+ANYTIME: Final = AnswerTerms()
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,7 @@ def _ask(sock: socket.socket, wire: Wire, request: Any) -> list[Any] | None:
             raise _refusal(data)
         if kind != ofp.OFPT_MULTIPART_REPLY:
             continue
-        message = _parse(wire, kind, data)
+        message = ofproto_parser.msg(wire.datapath, ofp.OFP_VERSION, kind, len(data), 1, data)
         readable = readable and message is not None
         entries.extend(message.body if message is not None else ())
         (flags,) = struct.unpack_from("!H", data, _HEADER.size + 2)
@@ -240,10 +240,6 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
             raise ConnectionResetError("the switch closed the connection")
         data += part
     return data
-
-
-def _parse(wire: Wire, kind: int, data: bytes) -> Any:
-    return ofproto_parser.msg(wire.datapath, ofp.OFP_VERSION, kind, len(data), 1, data)
 
 
 def _foreign(stats: Any) -> Foreign:

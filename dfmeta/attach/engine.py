@@ -153,8 +153,9 @@ class AttachmentEngine:
                 if attachment is None and not taken and not self._rate.take(parent.port_id):
                     cause = f"more than {self._settings.rate:g} new attachments in a second"
                     raise AttachRateError(cause=cause)
-                if attachment is None and wanted.mac:
-                    self._check_mac(parent, network, wanted.mac)
+                unknown = attachment is None and bool(wanted.mac)
+                if unknown and self._driver.has_mac(parent, wanted.mac, network):
+                    raise mac_in_use(wanted.mac, network)
                 row, created = self._reserve(parent, network, wanted)
                 if row.state is AttachmentState.LEAVING or row.vid in wanted.avoid:
                     continue
@@ -361,10 +362,6 @@ class AttachmentEngine:
         if network is None:
             raise unknown_network(name)
         return network
-
-    def _check_mac(self, parent: Parent, network: Network, mac: str) -> None:
-        if self._driver.has_mac(parent, mac, network):
-            raise mac_in_use(mac, network)
 
     def _standing(self, parent: Parent) -> list[Attachment]:
         rows = self._loop.rows(parent.port_id)

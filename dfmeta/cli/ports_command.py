@@ -117,7 +117,7 @@ def ports(conf: cfg.ConfigOpts, *, port: str | None, fmt: str, wide: bool, faili
     attachments = _attachments(conf) if subports else {}
     rows = [{**row, **attachments.get(row["iface_id"], UNATTACHED)} for row in rows]
     if failing:
-        rows = [row for row in rows if not _well(row)]
+        rows = [row for row in rows if row["state"] not in WELL or _fails(row)]
     if fmt == JSON:
         print_rows(rows, {field: field for field in FIELDS}, fmt)
         return
@@ -180,10 +180,6 @@ def _attachments(conf: cfg.ConfigOpts) -> dict[str, dict[str, Any]]:
             for row in agent_of(conf).ask("/attachments")
         }
     return {}
-
-
-def _well(row: dict[str, Any]) -> bool:
-    return row["state"] in WELL and not _fails(row)
 
 
 def _for_people(row: dict[str, Any], now: datetime, *, brief: bool) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Start:
         if not self._await_host():
             return False
         # The guest of a port decides which addresses may be kept. A slow source delays no start.
-        self._await_identities()
+        threads.wait_until(parts.identities.resolver.settled, CHECK_INTERVAL)
         parts.memory.quarantine_keys(parts.registry)
         if not self.wait_for(self._listens, self._no_tap):
             return False
@@ -155,9 +155,6 @@ class Start:
                 (self._tap_is_there, self._no_tap),
             )
         )
-
-    def _await_identities(self) -> None:
-        threads.wait_until(self._parts.identities.resolver.settled, CHECK_INTERVAL)
 
     def _await_switch(self) -> bool:
         controller = self._parts.controller

@@ -160,13 +160,10 @@ class Serving:
         for turn in itertools.count(1):
             threads.sleep(REPORT)
             self._use.review()
-            self._report_accepted()
+            self._report_ports("accepted", ACCEPTED.take())
             if turn % PUSH_TURNS == 0:
                 self._pipe.send("samples", metrics.samples())
                 self._report_recent()
-
-    def _report_accepted(self) -> None:
-        self._report_ports("accepted", ACCEPTED.take())
 
     def _report_recent(self) -> None:
         self._report_ports("recent", RECENT.take())

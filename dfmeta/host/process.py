@@ -122,7 +122,9 @@ def read_process(lock: str, *, proc: Path = PROC) -> ProcessFacts | None:
     :param lock: name of a unix socket in the abstract namespace, without the ``@``.
     """
     inode = _inode(lock, proc)
-    lines = _candidates(proc) if inode else {}
+    every = of_each("cmdline", proc=proc) if inode else ()
+    # Of what may be the daemon or one of its workers.
+    lines = {pid: line for pid, line in every if _PROGRAM_NAME in line}
     for pid in lines:
         with contextlib.suppress(OSError, ValueError):
             if _holds(proc / str(pid), inode):
@@ -199,11 +201,6 @@ def _inode(lock: str, proc: Path) -> str:
     """Return the inode of the socket that is the lock; empty when there is none."""
     inodes = (sock.inode for sock in named_sockets(proc=proc) if sock.name == f"@{lock}")
     return next(inodes, "")
-
-
-def _candidates(proc: Path) -> dict[int, bytes]:
-    """Return pid → command line of what may be the daemon or one of its workers."""
-    return {pid: line for pid, line in of_each("cmdline", proc=proc) if _PROGRAM_NAME in line}
 
 
 def _holds(folder: Path, inode: str) -> bool:

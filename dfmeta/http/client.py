@@ -249,16 +249,13 @@ class ClientConnection:
 
     def _send(self, message: bytes) -> None:
         try:
-            self._send_all(message)
+            self.sock.settimeout(self._left())
+            self.sock.sendall(message)
         except TimeoutError as error:
             raise UpstreamLateError(cause="no answer in time") from error
         except OSError:
             # The server may have answered before it closed: the read shows the result.
             return
-
-    def _send_all(self, message: bytes) -> None:
-        self.sock.settimeout(self._left())
-        self.sock.sendall(message)
 
     def _receive(self, size: int) -> bytes:
         try:

@@ -274,7 +274,8 @@ class Body:
         if self._extensions > self._limits.header or len(self._data) + self._missing > self._limit:
             raise _too_large()
         if self._chunks < 0:
-            raise _many_chunks()
+            cause = "the body has too many chunks"
+            raise BadRequestError(status=413, reason="chunks", cause=cause)
         self._step = Body._chunk if self._missing else Body._trailer
         return True
 
@@ -453,10 +454,6 @@ def _many_lines() -> BadRequestError:
 
 def _large_header() -> BadRequestError:
     return BadRequestError(status=431, reason="header", cause="the headers are too long")
-
-
-def _many_chunks() -> BadRequestError:
-    return BadRequestError(status=413, reason="chunks", cause="the body has too many chunks")
 
 
 def _too_large() -> BadRequestError:

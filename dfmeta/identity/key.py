@@ -97,10 +97,6 @@ class Keys:
         """Return the slots of an endpoint for one version of IP, in the order of assignment."""
         return self._slots[version]
 
-    def most(self, version: int) -> int:
-        """Return how many addresses of one endpoint may have a slot at a time."""
-        return len(self._slots[version])
-
     def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
         """Return the source address that frames of *endpoint* in *slot* have towards the proxy.
 
@@ -238,7 +234,7 @@ class MetaKeys(Keys):
         """Number → the endpoint that has it, or had it a moment ago; see :meth:`own`."""
 
     def most(self, version: int) -> int:
-        """See :meth:`Keys.most`."""
+        """Return how many addresses of one endpoint may have a number at a time."""
         return _MOST[version]
 
     def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:

@@ -203,7 +203,7 @@ class BridgeReader:
             gone=tuple(gone),
             meta=read_meta(idl, bridge, patch, self._meta) if self._meta else None,
             others=tuple(sorted(name for port in ports for name in port.others)),
-            restore_wait=any(map(_restores, roots)),
+            restore_wait=any(root.other_config.get(RESTORE_WAIT) == "true" for root in roots),
             southbound="".join(southbound_of(root.external_ids) for root in roots),
         )
 
@@ -278,10 +278,6 @@ class BridgeReader:
         self._changed |= {
             port_id: port for port_id, port in guests.items() if before.get(port_id) != port
         }
-
-
-def _restores(root: Any) -> bool:
-    return bool(root.other_config.get(RESTORE_WAIT) == "true")
 
 
 def _has_own_mtu(interface: Interface) -> bool:

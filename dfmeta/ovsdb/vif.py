@@ -83,7 +83,7 @@ def vifs(row: Interface, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
         ofport=row.ofport,
         iface_id=iface_id,
         mac=mac,
-        instance_id=_canonical(instance) if not fault else "",
+        instance_id=str(UUID(instance)) if instance and not fault else "",
         project_id=ids.get("project-id", ""),
         dead=row.tag == DEAD_TAG and row.vlan_mode != "trunk",
         fault=fault,
@@ -178,10 +178,6 @@ def _is_uuid(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _canonical(instance: str) -> str:
-    return str(UUID(instance)) if instance else ""
 
 
 def _sources(ids: Mapping[str, str]) -> dict[str, str]:

@@ -11,7 +11,6 @@ requests of many guests. The server and the rate limits count by address here.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +21,16 @@ from dfmeta.errors import BackendError, ForwardedForError, StoreError
 from dfmeta.http.exchange import Exchange, RequestSlot
 from dfmeta.http.limits import Limits
 from dfmeta.identity.registry import Claim
-from dfmeta.model import Answer, GuestRequest, Identity, Peer, PeerAddress, View
+from dfmeta.model import (
+    ANYTIME,
+    Answer,
+    AnswerTerms,
+    GuestRequest,
+    Identity,
+    Peer,
+    PeerAddress,
+    View,
+)
 from dfmeta.proxy import access
 from dfmeta.proxy.application import Application
 from dfmeta.proxy.claims import Claims
@@ -168,16 +176,8 @@ class AddressApplication:
 class AddressStore(StoreBackend):
     """The store as a backend that answers from the record that was found by address."""
 
-    def open(
-        self,
-        request: GuestRequest,
-        identity: Identity,
-        *,
-        deadline: float = math.inf,
-        should_answer: Callable[[str | None], bool] = lambda _mode: True,
-    ) -> View:
+    def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms = ANYTIME) -> View:
         """See :class:`~dfmeta.proxy.application.Backend`."""
-        del deadline, should_answer
         record = identity.record if isinstance(identity, IdentifiedCaller) else None
         return self.view(request, identity, record)
 

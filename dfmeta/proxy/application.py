@@ -22,7 +22,7 @@ from dfmeta.http.limits import Limits
 from dfmeta.http.server import ClaimSource, HttpServer
 from dfmeta.http.service import HttpService, RefusalThrottle
 from dfmeta.identity.registry import Claim
-from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
+from dfmeta.model import Answer, AnswerTerms, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy import access
 from dfmeta.proxy.access import Timing
 from dfmeta.proxy.attachments import AttachmentResponder, is_ours
@@ -52,22 +52,10 @@ class Backend(Protocol):
     name: metrics.Backend
     """Name in metrics and logs."""
 
-    def open(
-        self,
-        request: GuestRequest,
-        identity: Identity,
-        *,
-        deadline: float,
-        should_answer: Callable[[str | None], bool],
-    ) -> View:
+    def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms) -> View:
         """Look up *identity* once for *request*, and read no more than the request needs.
 
         :param request: the guest's request. Trust: every part comes from the guest.
-        :param deadline: monotonic seconds until which the backend may wait for other hosts and for
-            the database, the answer included.
-        :param should_answer: whether the request is to be answered, given
-            :attr:`View.http_tokens`. A backend in another process then sends the answer along with
-            the view.
         :raises BackendError: when the lookup fails. The request must not go on.
         """
         ...
@@ -194,7 +182,7 @@ class Application:
         return _in_words(f"{self._backend.name} {fault}", remark)
 
     def _respond(self, pending: _Pending) -> Answer:
-        answer = self._guard(pending, self._admit)
+        answer = self._guard(pending, lambda of: self._limit(of) or self._refuse(of))
         if answer is not None:
             # The body of a refused request is not read.
             return answer
@@ -248,9 +236,6 @@ class Application:
             return _text(500)
 
     # Without the backend
-
-    def _admit(self, pending: _Pending) -> Answer | None:
-        return self._limit(pending) or self._refuse(pending)
 
     def _limit(self, pending: _Pending) -> Answer | None:
         claim = pending.claim
@@ -329,12 +314,11 @@ class Application:
         # Set before the call, so that a failure counts as the backend's.
         pending.backend = self._backend.name
         try:
-            view = self._backend.open(
-                request,
-                identity,
-                deadline=pending.exchange.deadline,
-                should_answer=lambda mode: self._shake_hands(mode, request, identity) is None,
+            terms = AnswerTerms(
+                pending.exchange.deadline,
+                lambda mode: self._shake_hands(mode, request, identity) is None,
             )
+            view = self._backend.open(request, identity, terms)
             refusal = self._shake_hands(view.http_tokens, request, identity)
             answer = view.answer() if refusal is None else refusal
         finally:

@@ -138,13 +138,15 @@ class Mirror:
             for slot in before.slots if before is not None else ():
                 self.keys.disown(endpoint, slot)
             if message["identity"] is not None:
+                waits = {**(before.waits if before else {}), **dict(message["waits"])}
+                # Older waits may belong to connections of other workers.
                 self._guests[endpoint] = _MirroredGuest(
                     Identity(**message["identity"]),
                     {
                         slot: (_address(mac, ip, service), epoch)
                         for slot, mac, ip, service, epoch in message["slots"]
                     },
-                    _latest({**(before.waits if before else {}), **dict(message["waits"])}),
+                    dict([*waits.items()][-WAITS_KEPT:]),
                     message["certain"],
                 )
                 for slot in self._guests[endpoint].slots:
@@ -156,11 +158,6 @@ class Mirror:
 
 def _address(mac: str, ip: str, service: str) -> GuestAddress:
     return GuestAddress(mac, ip_address(ip), IPv6Address(service) if service else None)
-
-
-def _latest(waits: dict[int, float]) -> dict[int, float]:
-    """Return the latest waits; older ones may belong to connections of other workers."""
-    return dict(list(waits.items())[-WAITS_KEPT:])
 
 
 def _lost(before: _MirroredGuest, after: _MirroredGuest | None) -> bool:

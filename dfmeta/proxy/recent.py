@@ -256,7 +256,8 @@ class Recent:
         requests.counts[_class(status)] += 1
         requests.last_at, requests.last_status = now, status
         if 200 <= status < 400:
-            if not _says_nothing(path):
+            # The answer to these paths does not show that the guest is known.
+            if path.strip("/") and not is_token_path(path):
                 self._succeed(requests, now)
         elif status not in _HARMLESS:
             if status == HTTPStatus.NOT_FOUND and reason != REASONS["absent"]:
@@ -384,11 +385,6 @@ def _class(status: int) -> int:
         return len(CLASSES) - 1
     # Any other status of a backend counts as 5xx.
     return status // 100 - 2 if 200 <= status < 600 else len(CLASSES) - 2
-
-
-def _says_nothing(path: str) -> bool:
-    """Whether a successful answer to *path* does not show that the guest is known."""
-    return is_token_path(path) or not path.strip("/")
 
 
 def brief_reason(failure: Failure, backend: str) -> str:

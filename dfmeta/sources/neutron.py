@@ -83,7 +83,8 @@ class NeutronSource:
         try:
             rows = _in_time(self.timeout, lambda: self._rows(list(batch)))
         except Exception as error:  # every waiting query gets it
-            _fail(batch, error)
+            for event in batch.values():
+                event.send_exception(error)
         else:
             for port_id, event in batch.items():
                 event.send(rows.get(port_id, {}))
@@ -214,8 +215,3 @@ def ownership_of(row: Row, port: Port) -> Ownership:
 
 def _project(row: Row) -> str:
     return project_of(str(row.get("project_id") or row.get("tenant_id") or ""))
-
-
-def _fail(batch: dict[str, Event], error: Exception) -> None:
-    for event in batch.values():
-        event.send_exception(error)

@@ -37,7 +37,6 @@ from dfmeta.neutron.client import (
     NeutronTrunks,
     Row,
     Trunk,
-    VmPort,
     attachment_of,
     name_of,
     parent_of,
@@ -202,7 +201,8 @@ class NeutronDriver:
         for port in ports:
             parent, name, port_id = parent_of(port), attachment_of(port), str(port["id"])
             own_trunk = trunks.get(parent)
-            if port.get("project_id") not in _projects(vms[parent], own_trunk):
+            projects = {vms[parent].project_id, own_trunk.project_id if own_trunk else ""}
+            if port.get("project_id") not in projects - {""}:
                 # Any tenant may give its ports that name.
                 continue
             vid = own_trunk.subports.get(port_id, 0) if own_trunk is not None else 0
@@ -398,11 +398,6 @@ class NeutronDriver:
                 LOG, "Neutron did not do a request for attachments: %s", error.cause
             )
             raise refusal_of(error) from error
-
-
-def _projects(vm: VmPort, trunk: Trunk | None) -> set[str]:
-    """Return the projects that the ports of a VM's containers may have."""
-    return {vm.project_id, *([trunk.project_id] if trunk is not None else [])}
 
 
 def _is_like(row: Row, body: Mapping[str, Any]) -> bool:

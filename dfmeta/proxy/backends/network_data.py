@@ -22,7 +22,16 @@ from typing import Any, Final, NamedTuple
 
 from dfmeta import metrics
 from dfmeta.identity.registry import Registry
-from dfmeta.model import Answer, GuestRequest, Identity, Port, PortKind, View, is_unicast
+from dfmeta.model import (
+    Answer,
+    AnswerTerms,
+    GuestRequest,
+    Identity,
+    Port,
+    PortKind,
+    View,
+    is_unicast,
+)
 from dfmeta.proxy.application import Backend
 from dfmeta.store import strictjson
 from dfmeta.store.guest.requests import split_path, tagged, unless_known
@@ -194,25 +203,14 @@ class Completing:
         self.name: metrics.Backend = backend.name
         self._subports = subports
 
-    def open(
-        self,
-        request: GuestRequest,
-        identity: Identity,
-        *,
-        deadline: float,
-        should_answer: Callable[[str | None], bool],
-    ) -> View:
+    def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms) -> View:
         """See :class:`~dfmeta.proxy.application.Backend`."""
         vlans: Sequence[Vlan] = ()
         if request.method in ("GET", "HEAD") and is_file(request.path):
-            vlans = self._subports(identity, deadline)
+            vlans = self._subports(identity, terms.deadline)
         if not vlans:
-            return self.backend.open(
-                request, identity, deadline=deadline, should_answer=should_answer
-            )
-        view = self.backend.open(
-            whole(request), identity, deadline=deadline, should_answer=should_answer
-        )
+            return self.backend.open(request, identity, terms)
+        view = self.backend.open(whole(request), identity, terms)
         return View(view.http_tokens, lambda: completed(view.answer(), vlans, request))
 
 

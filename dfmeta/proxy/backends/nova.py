@@ -12,7 +12,7 @@ import logging
 import re
 import string
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from http import HTTPStatus
 from typing import NamedTuple
@@ -31,7 +31,7 @@ from dfmeta.errors import (
 from dfmeta.http.client import HttpRequest
 from dfmeta.http.pool import PooledServer
 from dfmeta.http.responses import HttpResponse
-from dfmeta.model import Answer, GuestRequest, Identity, View
+from dfmeta.model import Answer, AnswerTerms, GuestRequest, Identity, View
 from dfmeta.proxy.backends.nova_requests import (
     PRINTABLE,
     READ_LOG,
@@ -145,17 +145,9 @@ class NovaBackend:
                 return answer
         raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
 
-    def open(
-        self,
-        request: GuestRequest,
-        identity: Identity,
-        *,
-        deadline: float,
-        should_answer: Callable[[str | None], bool],
-    ) -> View:
+    def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms) -> View:
         """Return a view without a lookup, since Nova has no token mode of an instance."""
-        del should_answer
-        return View("", lambda: self.answer(request, identity, deadline=deadline))
+        return View("", lambda: self.answer(request, identity, deadline=terms.deadline))
 
     def close(self) -> None:
         """Close the persistent connections."""

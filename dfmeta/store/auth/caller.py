@@ -87,7 +87,9 @@ class Authorizer:
             if client is None:
                 continue
             if client.scopes.isdisjoint(accepted):
-                raise Forbidden(message=_denied(client.scopes, accepted), client=client.name)
+                have = ",".join(sorted(client.scopes)[:SCOPES_SHOWN])
+                denied = f"{DENIED}. Have: {have}; Need: {','.join(accepted)}"
+                raise Forbidden(message=denied, client=client.name)
             return client
         raise Unauthorized(message=INVALID)
 
@@ -106,11 +108,6 @@ def bearer_token(header: str | None) -> str:
     if len(token) > TOKEN_MAX or not _TOKEN.fullmatch(token):
         raise Unauthorized(message=INVALID)
     return token
-
-
-def _denied(scopes: Collection[str], accepted: Collection[str]) -> str:
-    shown = sorted(scopes)[:SCOPES_SHOWN]
-    return f"{DENIED}. Have: {','.join(shown)}; Need: {','.join(accepted)}"
 
 
 def accepted_scopes(operation: Operation, kind: str) -> tuple[str, ...]:

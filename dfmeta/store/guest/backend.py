@@ -8,7 +8,6 @@ password are read, and none of them can name another instance.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, Protocol
@@ -21,7 +20,7 @@ from dfmeta.errors import (
     LookupAwayError,
     StoreError,
 )
-from dfmeta.model import Answer, GuestRequest, Identity, View
+from dfmeta.model import ANYTIME, Answer, AnswerTerms, GuestRequest, Identity, View
 from dfmeta.store.db.record import HERE, HTTP_TOKENS, REQUIRED, Need
 from dfmeta.store.db.repository import Record, Repository
 from dfmeta.store.guest import defaults, dialects, openstack
@@ -84,14 +83,7 @@ class StoreBackend:
         self._containers = containers
         self._answers = Answers(self._settings)
 
-    def open(
-        self,
-        request: GuestRequest,
-        identity: Identity,
-        *,
-        deadline: float = math.inf,
-        should_answer: Callable[[str | None], bool] = lambda _mode: True,
-    ) -> View:
+    def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms = ANYTIME) -> View:
         """Look up the record of ``identity.instance_id``; see
         :class:`~dfmeta.proxy.application.Backend`.
 
@@ -100,7 +92,6 @@ class StoreBackend:
 
         :raises BackendError: the database failed, or the record's http_tokens is invalid.
         """
-        del deadline, should_answer
         need = self._need(request.path, identity)
         with _failing():
             stored = self._reader.get(identity.instance_id, HERE) if self._reader else None

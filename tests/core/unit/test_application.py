@@ -19,7 +19,7 @@ from dfmeta.http.connection import message_of
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.identity.numbering import SwitchDevice
 from dfmeta.identity.registry import Registry
-from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
+from dfmeta.model import Answer, AnswerTerms, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy.application import Application, AppSettings
 from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
 from dfmeta.proxy.recent import REASONS, RECENT, Failure
@@ -46,18 +46,9 @@ class FakeBackend:
         self.meanwhile: Callable[[], object] = lambda: None
         self.tokens: str | None = ""
 
-    def open(
-        self,
-        request: GuestRequest,
-        identity: Identity,
-        *,
-        deadline: float,
-        should_answer: Callable[[str | None], bool],
-    ) -> View:
-        del should_answer
-
+    def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms) -> View:
         def answer() -> Answer:
-            self.asked.append((request, identity, deadline))
+            self.asked.append((request, identity, terms.deadline))
             self.meanwhile()
             if isinstance(self.reply, Exception):
                 raise self.reply

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dfmeta.model import GuestRequest, HttpHost, Identity
+from dfmeta.model import AnswerTerms, GuestRequest, HttpHost, Identity
 from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.backends.nova import NovaBackend, NovaSettings
 from dfmeta.wiring.backends import make_app_settings, make_backend, with_subports
@@ -46,7 +46,7 @@ def test_the_store_is_the_default_backend(load: Load, tmp_path: Path) -> None:
     assert backend.name == "store"
     assert not make_app_settings(conf).needs_project
     request = GuestRequest("GET", "/nothing")
-    view = backend.open(request, IDENTITY, deadline=0.0, should_answer=lambda _tokens: True)
+    view = backend.open(request, IDENTITY, AnswerTerms(0.0))
     assert view.answer().status == 404
 
 
@@ -62,6 +62,6 @@ def test_network_data_is_completed_unless_the_option_is_off(load: Load, tmp_path
         conf = load(state_path=tmp_path, network_data_subports=completes)
         backend = with_subports(conf, make_backend(conf), subports)
         assert backend.name == "store"
-        view = backend.open(request, IDENTITY, deadline=0.0, should_answer=lambda _tokens: True)
+        view = backend.open(request, IDENTITY, AnswerTerms(0.0))
         assert view.answer().status == 404
         assert asked == [IDENTITY] * completes

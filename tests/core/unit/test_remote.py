@@ -9,7 +9,7 @@ import pytest
 from eventlet.green import socket
 
 from dfmeta.errors import BackendError, BackendUnreachableError
-from dfmeta.model import Answer, Endpoint, GuestRequest, Identity, View
+from dfmeta.model import Answer, AnswerTerms, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy.backends.network_data import Vlan
 from dfmeta.proxy.engines.workers.calls import (
     RemoteComplaints,
@@ -40,16 +40,9 @@ class Store:
         self.went_on = False
         self.answered = 0
 
-    def open(
-        self,
-        request: GuestRequest,
-        identity: Identity,
-        *,
-        deadline: float,
-        should_answer: Callable[[str | None], bool],
-    ) -> View:
-        self.asked.append((request, identity, deadline))
-        self.went_on = should_answer(self.tokens)
+    def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms) -> View:
+        self.asked.append((request, identity, terms.deadline))
+        self.went_on = terms.should_answer(self.tokens)
         if isinstance(self.reply, BackendError):
             raise self.reply
         return View(self.tokens, self._answer)
@@ -101,7 +94,7 @@ def ask(
 ) -> View:
     deadline = clock.now() + seconds
     store = RemoteStore(world.near, "store")
-    return store.open(request, IDENTITY, deadline=deadline, should_answer=should_answer)
+    return store.open(request, IDENTITY, AnswerTerms(deadline, should_answer))
 
 
 def test_an_answer_is_the_stores(world: World) -> None:

@@ -1,13 +1,12 @@
 """A VM should be told its own subports, and no other guest's."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from dfmeta.identity.registry import Registry
-from dfmeta.model import Answer, GuestRequest, Identity, Port, PortKind, View
+from dfmeta.model import Answer, AnswerTerms, GuestRequest, Identity, Port, PortKind, View
 from dfmeta.proxy.backends import network_data
 from dfmeta.proxy.backends.network_data import Completing, Vlan, with_vlans
 from tests.core.unit.support import GUEST_MAC, INSTANCE, OTHER_INSTANCE, PROJECT, port
@@ -84,21 +83,17 @@ LINKS = [{"id": "tap1", "type": "ovs", "ethernet_mac_address": GUEST_MAC}]
 BODY = json.dumps({"links": LINKS, "networks": [], "services": []}).encode()
 
 
+TERMS = AnswerTerms(5.0)
+
+
 class Inner:
     name = "nova"
 
     def __init__(self) -> None:
         self.asked: list[GuestRequest] = []
 
-    def open(
-        self,
-        request: GuestRequest,
-        identity: Identity,
-        *,
-        deadline: float,
-        should_answer: Callable[[str | None], bool],
-    ) -> View:
-        assert (identity, deadline, should_answer("optional")) == (IDENTITY, 5.0, True)
+    def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms) -> View:
+        assert (identity, terms) == (IDENTITY, TERMS)
         self.asked.append(request)
         return View("optional", lambda: Answer(200, BODY))
 
@@ -114,7 +109,7 @@ class World:
         return self.vlans
 
     def ask(self, request: GuestRequest) -> Answer:
-        view = self.outer.open(request, IDENTITY, deadline=5.0, should_answer=lambda _mode: True)
+        view = self.outer.open(request, IDENTITY, TERMS)
         assert view.http_tokens == "optional"
         return view.answer()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dfmeta.cmd.state_path import TokenKey
 from dfmeta.errors import StartError
-from dfmeta.model import TTL_MAX, Answer, GuestRequest, Identity
+from dfmeta.model import TTL_MAX, Answer, AnswerTerms, GuestRequest, Identity
 from dfmeta.proxy.backends.nova import NovaBackend
 from dfmeta.proxy.backends.nova_requests import NovaSettings
 from dfmeta.proxy.tokens import (
@@ -250,9 +250,8 @@ def test_disabled_tokens_make_no_difference(tokens: Tokens) -> None:
 
 
 def test_nova_leaves_tokens_to_the_configuration() -> None:
-    view = NovaBackend(NovaSettings((), b"s")).open(
-        GuestRequest("GET", "/latest"), ME, deadline=0.0, should_answer=lambda _mode: True
-    )
+    request = GuestRequest("GET", "/latest")
+    view = NovaBackend(NovaSettings((), b"s")).open(request, ME, AnswerTerms(0.0))
     assert view.http_tokens == ""
 
 

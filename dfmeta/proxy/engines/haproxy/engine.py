@@ -101,7 +101,7 @@ class Haproxy(Engine):
         self._entrance = entrance
         self._make_setup = setup
         self._setup = setup()
-        self._handover = handover(self._pids)
+        self._handover = handover(lambda: {process.pid for process in self._processes})
         self._processes: list[Process] = []
         self._stopping = False
         self._replicator: Replicator[GuestMap] = Replicator(
@@ -185,9 +185,6 @@ class Haproxy(Engine):
             sock.close()
 
     # Processes
-
-    def _pids(self) -> set[int]:
-        return {process.pid for process in self._processes}
 
     def _withdraw(self, endpoint: Endpoint) -> None:
         """Have haproxy answer no guest whose number is in doubt from now on."""

@@ -17,7 +17,7 @@ from dfmeta.attach.documents import NOT_HERE, refusal
 from dfmeta.errors import BackendError, BackendUpstreamError
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.identity.registry import Claim
-from dfmeta.model import Answer, Caller, Endpoint, GuestRequest, Identity, View
+from dfmeta.model import Answer, AnswerTerms, Caller, Endpoint, GuestRequest, Identity, View
 from dfmeta.proxy.application import Backend
 from dfmeta.proxy.attachments import LocalAttachments
 from dfmeta.proxy.backends.network_data import Subports, Vlan
@@ -109,12 +109,8 @@ class WorkerAnswers:
         words: list[str | None],
     ) -> CallResult:
         try:
-            view = self.backend.open(
-                request_of(request),
-                Identity(**identity),
-                deadline=clock.now() + patience,
-                should_answer=lambda word: word in words,
-            )
+            terms = AnswerTerms(clock.now() + patience, lambda word: word in words)
+            view = self.backend.open(request_of(request), Identity(**identity), terms)
             if view.http_tokens not in words:
                 return CallResult({"http_tokens": view.http_tokens})
             return result_of(view.answer(), http_tokens=view.http_tokens)
@@ -133,17 +129,10 @@ class RemoteStore:
         self.name = name
         self._pipe = pipe
 
-    def open(
-        self,
-        request: GuestRequest,
-        identity: Identity,
-        *,
-        deadline: float,
-        should_answer: Callable[[str | None], bool],
-    ) -> View:
+    def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms) -> View:
         """Query the daemon, which sends the answer along if the request goes on."""
-        patience = deadline - clock.now()
-        words = [word for word in TOKEN_WORDS if should_answer(word)]
+        patience = terms.deadline - clock.now()
+        words = [word for word in TOKEN_WORDS if terms.should_answer(word)]
         # The daemon may be busy with a switch that has reconnected.
         timeout = max(patience, 0.0) + clock.ANSWER_TIMEOUT
         result = self._pipe.call("open", identity, request, patience, words, timeout=timeout)

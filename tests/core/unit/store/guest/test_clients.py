@@ -79,7 +79,7 @@ ALL_BUT_404 = {*range(100, 600)} - {200, 404}
 class OneRecord(StoreBackend):
     """The store, of one record."""
 
-    def open(self, request: GuestRequest, identity: Identity, **_options: object) -> View:
+    def open(self, request: GuestRequest, identity: Identity, *_terms: object) -> View:
         return self.view(request, identity, self.record)
 
 
