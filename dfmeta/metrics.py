@@ -37,7 +37,6 @@ class By(Protocol[M_co, *V]):
 
     def labels(self, *values: *V) -> M_co:
         """Return the series with these label values."""
-        ...
 
 
 class CountedBy(By[M_co, *V], Protocol):

@@ -179,7 +179,6 @@ class AdminConnection(ServerConnection[AdminClaim]):
         super()._give(head, status, headers, body)
 
     def _refusal(self, status: str, cause: str) -> tuple[str, bytes]:
-        del status
         return "application/json", json.dumps({"message": cause}).encode()
 
     def _acquire(self) -> None:
@@ -362,12 +361,10 @@ class AdminObserver(ConnectionObserver[AdminClaim]):
 
     def silent(self, claim: AdminClaim) -> None:
         """See :class:`ConnectionObserver`."""
-        del claim
         metrics.ADMIN_REFUSED.labels("silent").inc()
 
     def refused(self, claim: AdminClaim, status: int, reason: HeadFault | BodyFault) -> None:
         """See :class:`ConnectionObserver`."""
-        del claim, status
         match reason:
             case "body" | "chunks" | "body_timeout":
                 """Not counted: the API refuses bodies with its own messages."""

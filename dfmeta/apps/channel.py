@@ -10,7 +10,6 @@ batch.
 from __future__ import annotations
 
 import fcntl
-import logging
 import termios
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -23,8 +22,6 @@ from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.wire import Wire
 from dfmeta.runtime import hub
 from dfmeta.runtime.threads import Event, Queue
-
-LOG = logging.getLogger(__name__)
 
 CONFIRM_TIMEOUT = 10.0
 """Seconds for the confirmation of a batch; Open vSwitch drops an idle bundle after as many."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from os_ken.base.app_manager import AppManager, OSKenApp
@@ -18,8 +17,6 @@ from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.ovsdb.vswitchd import management_socket
 from dfmeta.runtime import hub, threads
 from dfmeta.runtime.hub import Turns
-
-LOG = logging.getLogger(__name__)
 
 
 class Handshake(OFPHandler):

@@ -96,11 +96,9 @@ class TokenIssuer(Protocol):
 
     def issue(self, port: Port, ttl: int) -> str:
         """Return a token for the VM at *port*, valid for *ttl* seconds."""
-        ...
 
     def valid(self, token: str, port: Port) -> bool:
         """Whether the untrusted *token* was issued for the VM at *port*, and has not expired."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,26 +196,21 @@ class AttachmentDriver(Protocol):
 
         :returns: attachment → iface-id of its port; None: they have those of their rows.
         """
-        ...
 
     def remove(self, attachments: Sequence[Attachment]) -> None:
         """Delete the ports of attachments of any trunk, whole or half; those gone already too."""
-        ...
 
     def found(self) -> Sequence[Found]:
         """Return the attachments that the data plane of this host has."""
-        ...
 
     def ready(self, parent: Parent) -> str:
         """Return the cause for which this parent can get no attachments; empty: it can."""
-        ...
 
     def has_mac(self, parent: Parent, mac: str, network: Network) -> bool:
         """Return whether a device that is no attachment has a MAC on a network, as far as known.
 
         :param mac: a unicast MAC that a VM asks for, in lower case with colons.
         """
-        ...
 
 
 def to_attachment(row: Mapping[str, Any]) -> Attachment:

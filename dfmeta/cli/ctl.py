@@ -101,7 +101,6 @@ class LazyGroup(Group):
 
     def sentences(self, ctx: click.Context) -> list[tuple[str, str]]:
         """Return the names of the commands and their sentences; imports none of them."""
-        del ctx
         texts = {name: it.get_short_help_str(limit=SENTENCE) for name, it in self.commands.items()}
         texts |= {name: place.sentence for name, place in COMMANDS.items()}
         return sorted(texts.items())

@@ -6,7 +6,6 @@ loop.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from itertools import islice
@@ -33,8 +32,6 @@ from dfmeta.proxy.engines.engine import Engine
 from dfmeta.runtime import clock
 from dfmeta.runtime.hub import Bell, Health
 from dfmeta.wiring.identity import make_identities
-
-LOG = logging.getLogger("dfmeta.agent")
 
 IDS_AT_ONCE: Final = 500
 """Ports whose Meta addresses are written in one transaction."""

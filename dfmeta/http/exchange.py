@@ -30,27 +30,22 @@ class ClientClaim(Protocol):
     @property
     def caller(self) -> Caller:
         """The port or address whose share of connections and requests it has."""
-        ...
 
     @property
     def vm(self) -> str:
         """The virtual machine whose share of all connections it counts to; empty: none."""
-        ...
 
     @property
     def sharer(self) -> Hashable:
         """Whoever it shares turns with."""
-        ...
 
     @property
     def ip(self) -> str:
         """The client's address."""
-        ...
 
     @property
     def name(self) -> str:
         """Its name in the log."""
-        ...
 
 
 K = TypeVar("K", bound=ClientClaim)

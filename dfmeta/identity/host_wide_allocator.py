@@ -321,7 +321,6 @@ class HostWideAllocator(SlotAllocator):
 
     def rest(self, endpoint: Endpoint | None, numbers: Iterable[int]) -> None:
         """See :class:`SlotAllocator`; *endpoint* may belong to another port now."""
-        del endpoint
         for number in filter(self._is_guests, numbers):
             self._begin_rest(number, None)
 

@@ -58,7 +58,6 @@ class Backend(Protocol):
         :param request: the guest's request. Trust: every part comes from the guest.
         :raises BackendError: when the lookup fails. The request must not go on.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,26 +28,22 @@ class AttachmentResponder(Protocol):
 
     def allows(self, claim: Claim) -> bool:
         """Return whether the API limits the requests of that guest itself."""
-        ...
 
     @property
     def quota(self) -> int:
         """Number of attachments that a VM may have; see :func:`dfmeta.attach.api.body_max`."""
-        ...
 
     def refuse(self, exchange: Exchange[Claim]) -> Answer | None:
         """Return the answer to a request that its head condemns; None: its body is to be read.
 
         :raises OSError: when the guest has closed the connection.
         """
-        ...
 
     def answer(self, exchange: Exchange[Claim]) -> Answer:
         """Answer a request with its whole body. May block.
 
         :raises Abandoned: when the claim does not hold any more.
         """
-        ...
 
 
 class LocalAttachments:

@@ -42,12 +42,10 @@ class Claims(ClaimSource[Claim], Protocol):
 
     def certain(self, endpoint: Caller) -> bool:
         """Whether the endpoint's ofport is certain; requests wait while it is in doubt."""
-        del endpoint
         return True
 
     def holds(self, claim: Claim) -> bool:
         """Whether the same guest is certainly still there, so that an answer may leave."""
-        del claim
         return True
 
 
@@ -117,12 +115,10 @@ class Mirror:
 
     def opened(self, claim: Claim, now: float) -> None:
         """See :class:`Claims`."""
-        del now
         self._count(claim, 1)
 
     def closed(self, claim: Claim, now: float) -> None:
         """See :class:`Claims`."""
-        del now
         self._count(claim, -1)
 
     def take_wait(self, endpoint: Caller, source_port: int) -> float:

@@ -37,20 +37,16 @@ class Replica(Protocol):
     @property
     def serving(self) -> bool:
         """Whether it answers guests, and so must have all changes before a guest goes on."""
-        ...
 
     @property
     def position(self) -> int:
         """Length of all that has been sent to it, in a unit of its own."""
-        ...
 
     def apply(self, batch: Any) -> None:
         """Send a batch; must not wait."""
-        ...
 
     def acked(self, position: int) -> bool:
         """Whether everything sent up to *position* has reached it, or it has ended."""
-        ...
 
 
 R = TypeVar("R", bound=Replica)

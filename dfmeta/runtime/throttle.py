@@ -164,7 +164,6 @@ class Complaints:
 
     def say(self, caller: Caller, kind: str, level: int, message: str, *args: object) -> None:
         """Log the message unconditionally."""
-        del caller, kind
         self._logger.log(level, message, *args, stacklevel=3)
 
     def forget(self, caller: Caller) -> None:
@@ -181,5 +180,4 @@ class SharedComplaints(Complaints):
 
     def about(self, caller: Caller, kind: str, message: str, *args: object, **how: Any) -> None:
         """See :meth:`Complaints.about`."""
-        del caller
         super().about(ALL_GUESTS, kind, message, *args, **how)

@@ -84,4 +84,3 @@ class Source(Protocol):
 
         :raises SourceError: when the source cannot answer.
         """
-        ...

@@ -47,11 +47,9 @@ class Engine(Protocol):
     @property
     def serving(self) -> bool:
         """Whether the engine answers guests."""
-        ...
 
     def start(self) -> None:
         """Accept connections from now on; see :attr:`serving`."""
-        ...
 
     def inform(self) -> None:
         """Wait until every other process that answers guests has the present registry."""
@@ -64,14 +62,12 @@ class Engine(Protocol):
 
     def rebind(self) -> None:
         """Continue over the device of tap-metadata after it was created again."""
-        ...
 
     def reload(self, settings: EngineSettings, done: Callable[[], None]) -> None:
         """Apply a new configuration; the daemon has replaced its backend already.
 
         :param done: called when the configuration is in force.
         """
-        ...
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics, including those of other processes."""
@@ -84,7 +80,6 @@ class Engine(Protocol):
 
     def stop(self, grace: float) -> None:
         """Stop accepting, answer running requests, close the rest after *grace* seconds."""
-        ...
 
 
 class InProcess(Engine):

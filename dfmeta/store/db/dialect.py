@@ -123,7 +123,6 @@ class IdleConnections(QueueCommon[ConnectionPoolEntry]):
         self, item: ConnectionPoolEntry, block: bool = True, timeout: float | None = None
     ) -> None:
         """Add a connection; the number is limited by the threads that use them."""
-        del block, timeout
         self._entries.append(item)
 
     def get(self, block: bool = True, timeout: float | None = None) -> ConnectionPoolEntry:
@@ -131,7 +130,6 @@ class IdleConnections(QueueCommon[ConnectionPoolEntry]):
 
         :raises Empty: none is idle. The pool opens another one.
         """
-        del block, timeout
         try:
             return self._entries.pop()
         except IndexError:
@@ -205,7 +203,6 @@ class DatabaseDialect(abc.ABC):
     @abc.abstractmethod
     def conflicts(self, error: DBAPIError) -> bool:
         """Return whether the same transaction may succeed when it is repeated."""
-        ...
 
     @abc.abstractmethod
     def error(self, error: DBAPIError) -> StoreError:
@@ -214,12 +211,10 @@ class DatabaseDialect(abc.ABC):
         The message contains no values of the statement. StoreAwayError: the server could not be
         reached, or was too slow.
         """
-        ...
 
     @abc.abstractmethod
     def interrupt(self, driver: Any) -> None:
         """Interrupt the statement that runs on a connection of the driver, in another thread."""
-        ...
 
     def close(self) -> None:
         """Close all connections."""

@@ -44,7 +44,6 @@ class Reader(Protocol):
         :param need: the parts that have to be known; other parts may be missing in the result.
         :raises StoreError: a needed part cannot be determined.
         """
-        ...
 
 
 Containers = Callable[[str], Record | None]

@@ -53,7 +53,6 @@ class FileToken:
 
     def get(self, *, deadline: float, refused: str = "") -> str:
         """See :meth:`.TokenSource.get`."""
-        del deadline, refused
         try:
             return read_token(self._path)
         except (OSError, ValueError) as error:

@@ -69,7 +69,6 @@ class TokenSource(Protocol):
         :param refused: a token that the upstream store has refused, and that is replaced.
         :raises LookupAwayError: no token is available.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

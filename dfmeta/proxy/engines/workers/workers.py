@@ -250,7 +250,6 @@ class Workers(Engine):
         :param settings: not used: new workers read their settings.
         :param done: called when all workers have been replaced.
         """
-        del settings
         self._replaced.append(done)
         if not self._replacing:
             self._replacing = True
