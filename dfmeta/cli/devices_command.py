@@ -20,8 +20,7 @@ from dfmeta.cli.common import cell_text, config_files_option, group, load_config
 from dfmeta.cli.store_target import read
 from dfmeta.devices import validate
 from dfmeta.devices.elements import SIZE_MAX
-from dfmeta.devices.libvirt import DomainDevices, read_domain
-from dfmeta.devices.rules import TagRule
+from dfmeta.devices.libvirt import DomainDevices, TagRule, read_domain
 from dfmeta.devices.schema import SINCE, as_of
 from dfmeta.errors import DeviceError, DomainError, RecordError
 from dfmeta.store import strictjson

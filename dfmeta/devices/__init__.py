@@ -2,13 +2,12 @@
 
 A tenant tags a NIC or a disk with a role. The document maps the tag to the address, MAC or serial
 with which the guest finds the device (specification 002). Pure, except for the XML that is read.
-:mod:`dfmeta.devices.schema` has the document's form, :mod:`dfmeta.devices.check` all of its rules;
-:mod:`dfmeta.devices.libvirt` fills it from a domain.
+:mod:`dfmeta.devices.schema` has the document's rules; :mod:`dfmeta.devices.libvirt` fills it from a
+domain.
 """
 
 from __future__ import annotations
 
-from dfmeta.devices.check import validate, validate_in
-from dfmeta.devices.schema import as_of
+from dfmeta.devices.schema import as_of, validate, validate_in
 
 __all__ = ["as_of", "validate", "validate_in"]

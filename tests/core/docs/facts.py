@@ -15,8 +15,7 @@ from dfmeta.cli.store_target import TOKEN
 from dfmeta.cli.token_command import token
 from dfmeta.cmd import keepers, service, status_page
 from dfmeta.conf import DEFAULT_FILES, agent, limits, metadata, store
-from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX
-from dfmeta.devices.schema import SCHEMA, TAG_MAX
+from dfmeta.devices.schema import DEPTH_MAX, DEVICES_MAX, SCHEMA, TAG_MAX
 from dfmeta.flows import pipeline
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.pipeline import (

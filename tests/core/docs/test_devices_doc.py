@@ -7,7 +7,7 @@ from typing import Any
 
 from dfmeta.cli.devices_command import devices as command
 from dfmeta.devices import validate
-from dfmeta.devices.rules import KEYS, TagRule
+from dfmeta.devices.libvirt import KEYS, TagRule
 from dfmeta.devices.schema import ADDRESSES, MEMBERS, SCHEMA, SINCE
 from tests.core.docs.page import paragraphs, rows
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from dfmeta.cli.devices_command import splice
 from dfmeta.devices import as_of, validate
-from dfmeta.devices.check import DEPTH_MAX, DEVICES_MAX, VALUES_MAX
-from dfmeta.devices.schema import ADDRESSES, SCHEMA, TAG_MAX
+from dfmeta.devices.schema import ADDRESSES, DEPTH_MAX, DEVICES_MAX, SCHEMA, TAG_MAX, VALUES_MAX
 from dfmeta.errors import DeviceError
 from tests.core.unit.devices.documents import GOOD, REFUSED, disk, load, nic
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.devices import validate
-from dfmeta.devices.libvirt import read_domain
-from dfmeta.devices.rules import TagRule
+from dfmeta.devices.libvirt import TagRule, read_domain
 from dfmeta.errors import DomainError, TagRuleError
 
 A = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
