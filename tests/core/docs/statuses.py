@@ -50,7 +50,10 @@ def reasons(texts: Mapping[str, str]) -> set[tuple[str, int]]:
     result = set()
     for _module, node in _nodes(texts):
         match node:
-            case ast.Call(func=ast.Name("BadRequestError"), keywords=keywords):
+            case ast.Call(
+                func=ast.Name("BadRequestError") | ast.Attribute(attr="BadRequestError"),
+                keywords=keywords,
+            ):
                 given = {keyword.arg: ast.literal_eval(keyword.value) for keyword in keywords[:2]}
                 result.add((given["reason"], given["status"]))
     return result
@@ -67,7 +70,9 @@ def _of(node: ast.AST) -> Iterator[int | str]:
     match node:
         case ast.Constant(value=bytes(text)):
             yield from map(int, re.findall(rb"HTTP/1\.1 ([1-5]\d\d)", text))
-        case ast.Call(func=ast.Name(name)) if name in ANSWERING:
+        case ast.Call(func=ast.Name(name) | ast.Attribute(ast.Name("model" | "errors"), name)) if (
+            name in ANSWERING
+        ):
             given: dict[int | str | None, ast.expr] = dict(enumerate(node.args))
             given |= {keyword.arg: keyword.value for keyword in node.keywords}
             value = given.get(ANSWERING[name]) or given.get("status")
