@@ -151,9 +151,11 @@ class Database:
         self.dialect.close()
         try:
             self._call(lambda job: job.open(), write=True, seconds=seconds)
-        except (StoreAwayError, StoreFullError) as error:
-            self._rest.failed(clock.now())
-            self._failure = error
+        except StoreError as error:
+            self.dialect.close()
+            if isinstance(error, StoreAwayError | StoreFullError):
+                self._rest.failed(clock.now())
+                self._failure = error
             raise
         self._rest.succeeded()
         self._opened, self._failure = True, None

@@ -323,13 +323,11 @@ class Sqlite(DatabaseDialect):
         # One thread at a time: all statements of a connection share one snapshot, and a statement
         # that another thread has begun before a commit would give its version after it, too.
         with self._watching:
-            if self._watch is None:
-                return None
-            try:
-                ((version,),) = self._watch.execute("PRAGMA data_version").fetchall()
-            except sqlite3.Error:
-                return None
-        return int(version)
+            if self._watch is not None:
+                with contextlib.suppress(sqlite3.Error):
+                    ((version,),) = self._watch.execute("PRAGMA data_version").fetchall()
+                    return int(version)
+        return None
 
     def conflicts(self, error: DBAPIError) -> bool:
         """Return whether another process was writing."""

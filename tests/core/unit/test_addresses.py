@@ -82,6 +82,10 @@ class World:
         )
         self.server.start()
 
+    def stop(self) -> None:
+        self.server.stop(0.0)
+        self.repository.close()
+
     def push(self, record_id: str, hostname: str, networks: list[str], **options: Any) -> None:
         assert push(
             self.repository,
@@ -126,7 +130,7 @@ def forwarded(*addresses: str) -> str:
 def world(tmp_path: Path) -> Iterator[World]:
     guests = World(tmp_path)
     yield guests
-    guests.server.stop(0.0)
+    guests.stop()
     guests.repository.close()
 
 
@@ -243,7 +247,7 @@ def test_rates_are_for_each_guests_address(tmp_path: Path) -> None:
     replies = [world.ask(PROXY, HOSTNAME, forwarded(guest)) for guest in clients]
     assert [reply.status for reply in replies] == [200, 429, 200, 429]
     assert world.ask("10.0.0.2").status == 429
-    world.server.stop(0.0)
+    world.stop()
 
 
 # Tokens and passwords
@@ -265,7 +269,7 @@ def test_a_record_or_the_configuration_may_require_tokens(world: World, tmp_path
     assert world.ask("10.0.0.2").status == 200
     strict = World(tmp_path, http_tokens=TokenMode.REQUIRED)
     assert [strict.ask("10.0.0.2").status, strict.ask("10.0.0.3").status] == [401, 401]
-    strict.server.stop(0.0)
+    strict.stop()
 
 
 def test_a_forwarded_request_gets_no_token(world: World) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -262,8 +263,9 @@ HIDDEN = "a secret nobody may see"
 
 
 @pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return Repository(f"sqlite:///{tmp_path}/store.db")
+def repository(tmp_path: Path) -> Iterator[Repository]:
+    with Repository(f"sqlite:///{tmp_path}/store.db") as opened:
+        yield opened
 
 
 def said(caplog: pytest.LogCaptureFixture, changes: Changes) -> list[tuple[str, str]]:

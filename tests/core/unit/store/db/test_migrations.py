@@ -94,6 +94,9 @@ def test_a_newer_schema_is_refused_and_left_alone(url: str) -> None:
     with engine.begin() as opened:
         opened.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     engine.dispose()
-    with pytest.raises(StoreError, match="schema 9999, this version of dfmeta knows up to"):
+    with pytest.raises(StoreError) as refusal:
         Repository(url)
+    opened = [str(link.resolve()) for link in Path("/proc/self/fd").iterdir()]
+    assert make_url(url).database not in opened, "the refused database is closed again"
+    assert "schema 9999, this version of dfmeta knows up to" in str(refusal.value)
     assert database.schema_of(url) == "9999"
