@@ -40,19 +40,19 @@ function dfmeta_check {
 }
 
 # _dfmeta_check_release: end stack.sh if the Python or the upper constraints of this devstack are
-# too old for setup.cfg. pip would say it after half of stack.sh. The constraint of an os-ken that is
-# installed from git has no version.
+# too old for setup.cfg. pip would say it after half of stack.sh. Of the requirements, click is the
+# one for which a release is too old: it can have a line for each Python, the newest at the end.
 function _dfmeta_check_release {
-    local setup=$DFMETA_DIR/setup.cfg python lowest os_ken
+    local setup=$DFMETA_DIR/setup.cfg python lowest click
     python=$(sed -n 's/^python_requires = >=//p' "$setup")
     if _dfmeta_older "$PYTHON3_VERSION" "$python"; then
         die $LINENO "dfmeta needs Python $python or newer (PYTHON3_VERSION is $PYTHON3_VERSION):" \
             "install it and set PYTHON3_VERSION in local.conf, or use a newer distribution"
     fi
-    lowest=$(sed -n 's/^ *os-ken>=\([0-9.]*\).*/\1/p' "$setup")
-    os_ken=$(sed -n 's/^os-ken===\([0-9.]*\).*/\1/p' "$REQUIREMENTS_DIR/upper-constraints.txt")
-    if [[ -n "$os_ken" ]] && _dfmeta_older "$os_ken" "$lowest"; then
-        die $LINENO "dfmeta needs os-ken $lowest or newer (OpenStack's constraints have $os_ken):" \
+    lowest=$(sed -n 's/^ *click>=\([0-9.]*\).*/\1/p' "$setup")
+    click=$(sed -n 's/^click===\([0-9.]*\).*/\1/p' "$REQUIREMENTS_DIR/upper-constraints.txt" | tail -1)
+    if _dfmeta_older "$click" "$lowest"; then
+        die $LINENO "dfmeta needs click $lowest or newer (OpenStack's constraints have $click):" \
             "use devstack's branch stable/2025.2 or a newer one"
     fi
 }

@@ -65,7 +65,7 @@ class Devstack:
         for folder in ("bin", "stack/dfmeta", "data", "etc/nova", "etc/neutron", "requirements"):
             (root / folder).mkdir(parents=True)
         (root / "stack/dfmeta/setup.cfg").symlink_to(ROOT / "setup.cfg")
-        (root / CONSTRAINTS).write_text("os-ken===3.1.1\n")
+        (root / CONSTRAINTS).write_text("click===8.3.1\n")
         (root / ML2).write_text("[ovn]\novn_metadata_enabled = False\n")
         self.program(status=0)
         self.rebuild_nova()
@@ -320,10 +320,11 @@ def test_settings_that_cannot_work_end_it_with_a_line_that_says_why(devstack: De
 
 def test_constraints_of_an_older_openstack_end_it(devstack: Devstack) -> None:
     constraints = devstack.root / CONSTRAINTS
-    for text in ("os-ken===4.2.2\n", "os-ken===10.0\n", "-e file:///stack/os-ken#egg=os_ken\n"):
+    each = "click===8.1.8;python_version=='3.9'\nclick===8.2.2;python_version>='3.10'\n"
+    for text in ("click===8.4.2\n", "click===10.0\n", each):
         constraints.write_text(text)
         good(devstack.run(["stack pre-install"]))
-    constraints.write_text("os-ken===3.0.2\n")
+    constraints.write_text("click===8.1.8\n")
     ran = devstack.run(["stack pre-install"])
     assert ran.status == 1
-    assert "os-ken 3.1 or newer (OpenStack's constraints have 3.0.2): use" in ran.trace
+    assert "click 8.2.1 or newer (OpenStack's constraints have 8.1.8): use" in ran.trace
