@@ -66,6 +66,13 @@ def parts(factor: int, *, uml: bool) -> Mapping[str, Part]:
     meta_ip, haproxy = {"DFMETA_TEST_SCHEME": "meta_ip"}, {"DFMETA_TEST_ENGINE": "haproxy"}
     workers = {"DFMETA_TEST_WORKERS": "2"}
     newer_ovn = {"DFMETA_TEST_OVN": "ovn-trixie"}
+    bounds = {
+        "lowest": "the lowest versions that setup.cfg allows",
+        "newest": "the newest versions that setup.cfg allows",
+        "openstack": "the versions of OpenStack's newest stable release",
+        "python3.13": "Python 3.13",
+        "python3.14": "Python 3.14",
+    }
     fuzz = ["-m", "tests.fuzz.fuzz_http1", f"-max_total_time={factor * 30}"]
     return {
         "own": Part("pages, matrices, floods, churn", pytest(*own)),
@@ -90,6 +97,7 @@ def parts(factor: int, *, uml: bool) -> Mapping[str, Part]:
         ),
         "stall": Part("core on a machine that stands still", ["tools/stall", "tests/core", "-q"]),
         "mutants": Part("faults that core must notice", ["tools/mutants"]),
+        **{name: Part(text, ["tools/bounds", name]) for name, text in bounds.items()},
         "real": Part("machines that boot", ["tools/real", *(["--uml"] if uml else [])]),
         "fuzz": Part("a search for requests that the parser misreads", [PYTHON, *fuzz]),
     }
