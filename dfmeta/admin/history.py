@@ -104,11 +104,13 @@ class History:
         gains = {key: gain for key, gain in gains.items() if gain > 0}
         self._totals = {**before, **{key: totals[key] for key in gains}}
         if gains:
-            self._add(_minute_of(self._read_at), gains)
+            self._add(_minute_of(min(self._read_at, self._clock())), gains)
 
     def _add(self, minute: int, gains: Gains) -> None:
-        """Add to that minute, or to a later one if the host's clock was set back."""
-        if self._minutes and self._minutes[-1].number >= minute:
+        # The host's clock was set back.
+        while self._minutes and self._minutes[-1].number > minute:
+            self._minutes.pop()
+        if self._minutes and self._minutes[-1].number == minute:
             last = self._minutes[-1].gains
             last.update({key: last.get(key, 0.0) + gain for key, gain in gains.items()})
         else:
