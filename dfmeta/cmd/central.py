@@ -42,7 +42,8 @@ from dfmeta.store.db.repository import Repository
 from dfmeta.store.guest import dialects
 from dfmeta.store.guest.requests import TrustedProxies
 from dfmeta.wiring.backends import make_answer_settings, make_app_settings, make_limits, make_rates
-from dfmeta.wiring.process import set_up_logging, warn
+from dfmeta.wiring.logs import set_up_logging
+from dfmeta.wiring.process import warn
 from dfmeta.wiring.store import StoreApi, open_puller, open_repository, store_fault
 
 LOG = logging.getLogger("dfmeta.store")
@@ -55,7 +56,7 @@ def run(argv: Sequence[str]) -> int:
 
     def start() -> int:
         conf = _load(argv)
-        set_up_logging(debug=conf.debug)
+        set_up_logging(debug=conf.debug, use_json=conf.use_json)
         warn(unknown_options(conf))
         return Central(conf, argv).run()
 
@@ -192,7 +193,7 @@ class Central:
         replace_api()
         if self._guests is not None:
             self._guests.reload(conf)
-        set_up_logging(debug=conf.debug)
+        set_up_logging(debug=conf.debug, use_json=conf.use_json)
         changes.log(LOG)
 
 

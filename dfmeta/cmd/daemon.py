@@ -35,8 +35,8 @@ from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.clock import CHECK_INTERVAL
 from dfmeta.runtime.throttle import FIRST_PAUSE
-from dfmeta.wiring import process
-from dfmeta.wiring.process import BridgeLock, set_up_logging, warn
+from dfmeta.wiring.logs import print_last, set_up_logging
+from dfmeta.wiring.process import BridgeLock, warn
 
 LOG = logging.getLogger("dfmeta.agent")
 
@@ -237,7 +237,7 @@ def run(argv: Sequence[str]) -> int:
 
     def start() -> int:
         conf = _load(argv)
-        set_up_logging(debug=conf.debug)
+        set_up_logging(debug=conf.debug, use_json=conf.use_json)
         warn(unknown_options(conf))
         group = conf.df_metadata
         try:
@@ -251,7 +251,7 @@ def run(argv: Sequence[str]) -> int:
         except AlreadyRunningError as error:
             if not conf.cleanup:
                 raise
-            process.print_error(PROG, error)
+            print_last(PROG, error)
             return 1
 
     return run_service(PROG, start)
@@ -403,7 +403,7 @@ class Daemon:
         warn(unknown_options(conf))
         parts.take_conf(conf)
         mount()
-        set_up_logging(debug=conf.debug)
+        set_up_logging(debug=conf.debug, use_json=conf.use_json)
         parts.controller.learner.hold_timeout = conf.df_metadata.hold_timeout
 
 

@@ -14,7 +14,7 @@ from dfmeta.errors import DfmetaError
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.hub import Health
 from dfmeta.runtime.throttle import LONGEST_PAUSE
-from dfmeta.wiring import process
+from dfmeta.wiring import logs
 
 LOG = logging.getLogger(__name__)
 
@@ -30,12 +30,9 @@ def run_service(prog: str, start: Callable[[], int]) -> int:
     """
     try:
         return start()
-    except DfmetaError as error:
-        process.print_error(prog, error)
-        return 2
     except Exception as error:
-        process.print_unexpected(prog, error, always=True)
-        return 1
+        logs.print_last(prog, error)
+        return 2 if isinstance(error, DfmetaError) else 1
 
 
 class Signals:

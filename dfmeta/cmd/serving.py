@@ -42,7 +42,7 @@ from dfmeta.wiring.backends import (
     with_subports,
     worker_share,
 )
-from dfmeta.wiring.process import set_up_logging
+from dfmeta.wiring.logs import set_up_logging
 
 LOG = logging.getLogger("dfmeta.worker")
 
@@ -110,7 +110,7 @@ class Serving:
     def _start(self, message: Message) -> None:
         conf = dfmeta.conf.thaw(message["options"])
         self._mirror.keys = keys_of(conf)
-        set_up_logging(debug=conf.debug)
+        set_up_logging(debug=conf.debug, use_json=conf.use_json)
         worker_limits = worker_share(make_limits(conf), conf.df_metadata.proxy_workers)
         application = Application(
             self._mirror,

@@ -62,6 +62,16 @@ COMMON = [
         help="Log at level DEBUG. Secrets and user-data are not logged at any level.",
     ),
 ]
+"""Options of the command line and of files."""
+LOG: Final = [
+    cfg.BoolOpt(
+        "use_json",
+        default=False,
+        mutable=True,
+        help="Log a JSON object in each line, with asctime, levelname, name, process, message and, "
+        "for an exception, traceback.",
+    ),
+]
 
 
 SAMPLE: Final = "etc/dfmeta/dfmeta.conf.sample lists all options"
@@ -105,7 +115,7 @@ def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
 def own_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """Return dfmeta's options by group; keystoneauth1 checks its own options when it is used."""
     groups = ((group.name, options) for group, options in GROUPS)
-    return [(None, [*COMMON, *nova.OPTS]), *groups]
+    return [(None, [*COMMON, *LOG, *nova.OPTS]), *groups]
 
 
 def register(conf: cfg.ConfigOpts) -> None:

@@ -55,7 +55,7 @@ _OF_GUESTS: Final = frozenset(
 READS: Final[Mapping[str, frozenset[Name]]] = {
     AGENT: EVERY - _in(store.GROUP.name, "guest_listen", "trusted_proxies"),
     STORE: _OF_GUESTS
-    | _in("DEFAULT", "debug")
+    | _in("DEFAULT", "debug", "use_json")
     | _in(agent.GROUP.name, "hold_timeout", "timeout_answer", "refuse_forwarded")
     | _in(agent.GROUP.name, "admin_listen", "state_path")
     | _STORE - _in(store.GROUP.name, "defaults"),

@@ -1,13 +1,12 @@
-"""What a process is to others: the lock of its bridge, its log, and its last line.
+"""What a process is to others: the lock of its bridge, and its last line.
 
 A program that ends with an error writes one line to stderr. The traceback of an unexpected error is
 for developers: a command prints it if :data:`DEBUG` is set, and a daemon always, since the error
-may not happen again.
+may not happen again (:mod:`dfmeta.wiring.logs`).
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import logging
 import os
@@ -42,12 +41,10 @@ def print_error(prog: str, error: DfmetaError) -> None:
     sys.stderr.write(f"{prog}: {error.line}\n")
 
 
-def print_unexpected(prog: str, error: BaseException, *, always: bool = False) -> None:
-    """Write the line of an unexpected error to stderr.
-
-    :param always: write the traceback even if :data:`DEBUG` is not set.
-    """
-    if always or os.environ.get(DEBUG, "0") not in ("", "0"):
+def print_unexpected(prog: str, error: BaseException) -> None:
+    """Write the line of an unexpected error to stderr, after a traceback if :data:`DEBUG` is
+    set."""
+    if os.environ.get(DEBUG, "0") not in ("", "0"):
         traceback.print_exception(error)
     print_error(prog, unexpected_error(error))
 
@@ -77,35 +74,6 @@ def warn(errors: Iterable[DfmetaError]) -> None:
     """Log errors that do not stop the program, one line each."""
     for error in errors:
         LOG.warning("%s", error.line)
-
-
-class NamingFormatter(logging.Formatter):
-    """Appends the name of a dfmeta error to its line, as commands do."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Format *record*; a traceback follows the line."""
-        given = record.args if isinstance(record.args, tuple) else ()
-        names = [f" [{value.name}]" for value in given if isinstance(value, DfmetaError)]
-        if not names:
-            return super().format(record)
-        named = copy.copy(record)
-        named.msg, named.args = record.getMessage() + names[-1], None
-        return super().format(named)
-
-
-def set_up_logging(*, debug: bool) -> None:
-    """Log from level INFO on; with *debug*, from DEBUG on."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(NamingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    level = logging.DEBUG if debug else logging.INFO
-    logging.basicConfig(handlers=[handler], level=level, force=True)
-    # These libraries log each message and each transaction with its contents.
-    loud = ("os_ken", "ofp_event", "ovsdbapp", "pyroute2", "asyncio", "alembic", "sqlalchemy")
-    for name in (*loud, "keystoneauth", "urllib3", "stevedore"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    # It logs a line for each connection error; dfmeta handles these itself, or ends with them.
-    logging.getLogger("os_ken.controller.controller").setLevel(logging.CRITICAL)
-    logging.captureWarnings(True)
 
 
 class BridgeLock:

@@ -1,8 +1,12 @@
 """What fails should be one line with the name of the error, on stderr and in the log."""
 
+import json
 import logging
+import os
+import re
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from dfmeta.cmd import central, daemon
 from dfmeta.errors import ConfigError, HostError, StoreError
 from dfmeta.runtime.throttle import LogThrottle
 from dfmeta.wiring import process
-from dfmeta.wiring.process import NamingFormatter
+from dfmeta.wiring.logs import DaemonFormatter
 
 Said = tuple[int, str]
 
@@ -84,7 +88,9 @@ def test_a_file_that_the_system_refuses_is_no_fault_of_dfmetas(tmp_path: Path) -
 
 
 ERROR = HostError(what="route add", device="tap-metadata", cause="Operation not permitted")
-FORMATTER = NamingFormatter("%(levelname)s %(message)s")
+JOURNAL = DaemonFormatter(journal=True)
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}"
+JSON = DaemonFormatter(journal=False, use_json=True)
 
 
 def record(message: str, *args: object, exc_info: object = None) -> logging.LogRecord:
@@ -94,25 +100,51 @@ def record(message: str, *args: object, exc_info: object = None) -> logging.LogR
 
 
 def test_an_error_in_a_line_is_named() -> None:
-    line = FORMATTER.format(record("Not restored: %s; again in %d s", ERROR, 2))
-    assert line == f"WARNING Not restored: {ERROR}; again in 2 s [{ERROR.name}]"
+    line = JOURNAL.format(record("Not restored: %s; again in %d s", ERROR, 2))
+    assert line == f"<4>WARNING dfmeta Not restored: {ERROR}; again in 2 s [{ERROR.name}]"
 
 
 @pytest.mark.parametrize("args", [(), ("50 % [x]",), (OSError("gone"),)])
 def test_other_lines_stay_as_they_are(args: tuple[object, ...]) -> None:
     message = "%s" if args else "50 % is plain"
-    assert FORMATTER.format(record(message, *args)) == f"WARNING {args[0] if args else message}"
+    text = str(args[0] if args else message)
+    assert JOURNAL.format(record(message, *args)) == f"<4>WARNING dfmeta {text}"
+    assert json.loads(JSON.format(record(message, *args)))["message"] == text
 
 
-def test_record_stays_as_it_is_and_the_traceback_follows() -> None:
+def test_record_stays_as_it_is_and_its_traceback_is_shown() -> None:
     try:
         raise ERROR
     except HostError:
-        line = record("Lost: %s", ERROR, exc_info=sys.exc_info())
-    first, *rest = FORMATTER.format(line).splitlines()
-    assert first == f"WARNING Lost: {ERROR} [{ERROR.name}]"
-    assert rest[0].startswith("Traceback")
+        line = record("Lost: %s\nfor good", ERROR, exc_info=sys.exc_info())
+    text = f"Lost: {ERROR}\nfor good [{ERROR.name}]"
+    lines = JOURNAL.format(line).splitlines()
+    assert {shown[:3] for shown in lines} == {"<4>"}
+    assert lines[2] == "<4>Traceback (most recent call last):"
+    timed, *rest = DaemonFormatter(journal=False).format(line).splitlines()
+    assert re.fullmatch(rf"{TIME} WARNING dfmeta Lost: .*", timed)
+    assert rest == [shown[3:] for shown in lines[1:]]
+    (shown,) = JSON.format(line).splitlines()
+    fields = json.loads(shown)
+    assert "".join(fields.pop("traceback")).splitlines() == rest[1:]
+    at = datetime.fromisoformat(fields.pop("asctime")).timestamp()
+    assert at == pytest.approx(line.created, abs=0.001)
+    names = {"levelname": "WARNING", "name": "dfmeta", "process": os.getpid(), "message": text}
+    assert fields == names
     assert line.args == (ERROR,)
+
+
+def test_the_last_line_has_the_form_of_the_log() -> None:
+    error = KeyError("ofport")
+    trace, last = JOURNAL.last("dfmeta-agent", error).splitlines()
+    assert (trace, last[:39]) == (
+        "<3>KeyError: 'ofport'",
+        "<3>dfmeta-agent: KeyError in an unknown",
+    )
+    fields = json.loads(JSON.last("dfmeta-store", error))
+    assert (fields["name"], fields["levelname"]) == ("dfmeta-store", "ERROR")
+    assert fields["traceback"] == ["KeyError: 'ofport'\n"]
+    assert "traceback" not in json.loads(JSON.last("dfmeta-store", ERROR))
 
 
 LOGGER = logging.getLogger("tests.quiet")

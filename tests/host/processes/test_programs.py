@@ -65,3 +65,22 @@ def test_character_that_the_locale_lacks_is_escaped(config: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"w\xfcrfel\\u2603" in done.stdout
+
+
+def stream(file: Path) -> str:
+    status = file.stat()
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def test_a_priority_is_for_the_journal_alone(config: Path) -> None:
+    config.write_text("[store]\nmax_body = many\n")
+    command = [program("dfmeta-store"), "--config-file", str(config)]
+    journal, other = config.with_name("journal"), config.with_name("other")
+    journal.touch()
+    for path in (journal, other):
+        with path.open("w", encoding="utf-8") as stderr:
+            environ = os.environ | {"JOURNAL_STREAM": stream(journal)}
+            done = subprocess.run(command, env=environ, stderr=stderr, check=False)
+        assert done.returncode == 2
+    assert other.read_text().startswith("dfmeta-store: option [store] max_body = 'many' is wrong")
+    assert journal.read_text() == f"<3>{other.read_text()}"

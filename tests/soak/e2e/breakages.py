@@ -71,9 +71,11 @@ class Stage:
         """What a command of the page prints on the host, stdout and stderr as they come."""
         for name, value in self.names.items():
             command = re.sub(rf"\b{name}\b", value, command)
-        command = command.replace(
-            "journalctl -u dfmeta-agent -o cat", f"cat {self.agent.stderr}"
-        ).replace("/etc/dfmeta/dfmeta.conf", str(self.agent.config_file))
+        # No systemd runs here: the log has times, and no priorities.
+        log, journal = f"cut -d' ' -f3- {self.agent.stderr}", "journalctl -u dfmeta-agent -o cat"
+        command = command.replace(f"{journal} -p warning", f"{log} | grep ^WARNING")
+        command = command.replace(journal, log)
+        command = command.replace("/etc/dfmeta/dfmeta.conf", str(self.agent.config_file))
         programs = self.agent.folder / "bin"
         programs.mkdir(exist_ok=True)
         for name in ("dfmeta", "dfmeta-agent"):
