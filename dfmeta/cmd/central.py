@@ -24,7 +24,13 @@ from dfmeta.admin.server import AdminServer
 from dfmeta.admin.status import StatusPage
 from dfmeta.cmd import status_page
 from dfmeta.cmd.keepers import ADMIN_OPTION, activated, notify
-from dfmeta.cmd.service import Signals, log_readiness, run_service
+from dfmeta.cmd.service import (
+    Signals,
+    log_readiness,
+    report_ready,
+    reported_reload,
+    run_service,
+)
 from dfmeta.cmd.state_path import TokenKey
 from dfmeta.conf import unknown_options
 from dfmeta.conf.values import keep_running_values
@@ -81,6 +87,8 @@ class Central:
         self._bell = hub.Bell()
         """Rung when the main loop has something to do."""
         self._signals = Signals(self._bell)
+        self._refused = ""
+        """Why the last reload was refused, for the status; empty: it was not."""
 
     def run(self) -> int:
         """Serve until SIGTERM or SIGINT; return the exit status.
@@ -101,7 +109,8 @@ class Central:
                 if starting.dead and (error := starting.wait()) is not None:
                     raise error
                 if self._repository is not None and self._signals.take_reload():
-                    self._reload()
+                    with reported_reload():
+                        self._reload()
         finally:
             self._stop()
         return 0
@@ -152,14 +161,19 @@ class Central:
             self._guests = Guests(sock, self.conf, repository)
         self._repository = repository
         hub.resume_collection()
-        notify(os.environ, "READY=1")
-        LOG.info(
-            "Serving guests at %s, the admin API at %s",
-            listen or "no address",
-            self.conf.df_metadata.admin_listen,
-        )
+        report_ready()
+        LOG.info("Serving %s", self._places())
         why = {"store": self._store_fault, "disk": self._disk_fault}
-        log_readiness(self._health, why, lambda: self._signals.ending)
+        log_readiness(
+            self._health,
+            why,
+            lambda: f"{self._places()}{self._refused}",
+            lambda: self._signals.ending,
+        )
+
+    def _places(self) -> str:
+        guests = self.conf.store.guest_listen or "no address"
+        return f"guests at {guests}, the admin API at {self.conf.df_metadata.admin_listen}"
 
     def _store_fault(self) -> str:
         if self._repository is None:
@@ -172,7 +186,7 @@ class Central:
     def _stop(self) -> None:
         LOG.info("%s ends", PROG)
         hub.VITAL.release()
-        notify(os.environ, "STOPPING=1")
+        notify(os.environ, "STOPPING=1\nSTATUS=")
         grace = self._signals.grace
         servers = (self._admin, self._guests)
         # Each stops accepting connections and ends after its last running request.
@@ -187,7 +201,9 @@ class Central:
             replace_api = self._api.prepare(conf)
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
+            self._refused = f"; not reloaded: {error}"
             return
+        self._refused = ""
         warn(unknown_options(conf))
         self.conf = conf
         replace_api()

@@ -24,13 +24,19 @@ from dfmeta.cmd.agent_admin import PROG, AgentAdmin
 from dfmeta.cmd.keepers import activated_guests, notify
 from dfmeta.cmd.parts import Parts
 from dfmeta.cmd.proxy import Proxy
-from dfmeta.cmd.service import Signals, log_readiness, run_service
+from dfmeta.cmd.service import (
+    Signals,
+    log_readiness,
+    report_ready,
+    reported_reload,
+    run_service,
+)
 from dfmeta.conf import unknown_options
 from dfmeta.conf.values import keep_running_values
 from dfmeta.doctor.checks_system import ANOTHER_IP, cloud_signs
 from dfmeta.errors import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.host.system import EarlierService, own_route
-from dfmeta.model import Port
+from dfmeta.model import Port, PortState
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.clock import CHECK_INTERVAL
@@ -127,7 +133,7 @@ class Start:
         parts.controller.limit_floods()
         parts.save(now=True)
         hub.resume_collection()
-        notify(os.environ, "READY=1")
+        report_ready()
         LOG.info(
             "Serving the guests of %s on %s port %d, backend %s",
             group.integration_bridge,
@@ -270,6 +276,8 @@ class Daemon:
         self._start = Start(self.parts, argv=self._argv, ending=lambda: self._signals.ending)
         self._admin = AgentAdmin(self.parts)
         self._stopped = False
+        self._refused = ""
+        """Why the last reload was refused, for the status; empty: it was not."""
 
     def run(self) -> int:
         """Start, serve until SIGTERM or SIGINT, and stop; return the exit status.
@@ -304,13 +312,19 @@ class Daemon:
             "store": self._admin.store_fault,
             "disk": self._admin.disk_fault,
         }
-        log_readiness(parts.health, why, lambda: self._stopped)
+        log_readiness(parts.health, why, self._facts, lambda: self._stopped)
+
+    def _facts(self) -> str:
+        ports = self.parts.ports.states.reviewed
+        served = ports[PortState.SERVED]
+        return f"{served:,} of {ports.total():,} guest ports served{self._refused}"
 
     def _turn(self) -> None:
         self._rest()
         hub.VITAL.check()
         if self._signals.take_reload():
-            self._reload()
+            with reported_reload():
+                self._reload()
         tap = self.parts.tap
         try:
             tap.ensure(self.parts.watcher, self.parts.update)
@@ -337,7 +351,7 @@ class Daemon:
         LOG.info("dfmeta-agent ends")
         self._stopped = True
         hub.VITAL.release()
-        notify(os.environ, "STOPPING=1")
+        notify(os.environ, "STOPPING=1\nSTATUS=")
         if self.parts.engine is not None:
             self.parts.engine.stop(self._signals.grace)
         self.parts.tap.listeners.leave()
@@ -399,7 +413,9 @@ class Daemon:
                 parts.proxy.reload(conf, partial(changes.log, LOG))
         except DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
+            self._refused = f"; not reloaded: {error}"
             return
+        self._refused = ""
         warn(unknown_options(conf))
         parts.take_conf(conf)
         mount()

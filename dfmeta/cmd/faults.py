@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from dfmeta.apps.probe import Probe
 from dfmeta.cmd.keepers import notify
-from dfmeta.cmd.service import DOCTOR
+from dfmeta.cmd.service import DOCTOR, status_message
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.conf.metadata import META_IP, TAP
 from dfmeta.doctor.checks_switch import CLEAR_RESTORE_WAIT, FORWARDS_NOTHING, set_secure
@@ -54,10 +54,11 @@ class StartupProgress:
         if now < self._next:
             return
         self._next = now + PROGRESS
-        notify(os.environ, f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}")
-        left = self._deadline - now
+        left, cause = self._deadline - now, why()
+        status = status_message(f"Waiting: {cause}")
+        notify(os.environ, f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}\n{status}")
         ends = f"giving up in {left:.0f} s" if left > 0 else "still making progress"
-        LOG.info("Waiting for %.0f s so far: %s; %s", now - self._begun, why(), ends)
+        LOG.info("Waiting for %.0f s so far: %s; %s", now - self._begun, cause, ends)
 
 
 def no_ovsdb(remote: str) -> StartError:

@@ -125,17 +125,19 @@ def _stands_at(sock: Any, place: str) -> bool:
     return (sock.family, address) in {(family, to[0]) for family, _k, _p, _n, to in infos}
 
 
-def notify(environ: Mapping[str, str], message: str, fds: tuple[int, ...] = ()) -> None:
-    """Send *message* to systemd (sd_notify(3)); do nothing without systemd."""
+def notify(environ: Mapping[str, str], message: str, fds: tuple[int, ...] = ()) -> bool:
+    """Send *message* to systemd (sd_notify(3)); return whether systemd has it, or there is none."""
     path = environ.get("NOTIFY_SOCKET", "")
     if not path:
-        return
+        return True
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect("\0" + path[1:] if path.startswith("@") else path)
             socket.send_fds(sock, [message.encode()], list(fds))
         except OSError as error:
             LOG.warning("systemd does not accept %s: %s", message.splitlines()[0], error)
+            return False
+    return True
 
 
 def make_keeper(group: Any, environ: Mapping[str, str]) -> Keeper:

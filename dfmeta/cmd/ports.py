@@ -78,6 +78,8 @@ class PortStateMonitor:
         self._clock = clock
         self._observed: dict[PortId, PortState] = {}
         """Port → its observed state at the last review."""
+        self.reviewed = Counter[PortState]()
+        """State → number of its ports at the last review."""
         self._logged: dict[PortId, _LoggedState] = {}
         """Port → its state as last logged."""
 
@@ -104,14 +106,16 @@ class PortStateMonitor:
     def review(self) -> None:
         """Check each port, and log the begin and end of observed states. Yields to the hub."""
         observed: dict[PortId, PortState] = {}
+        reviewed = Counter[PortState]()
         turns = Turns()
         for port in self._registry.ports():
             turns.give_way()
             state, cause = self.of(port)
+            reviewed[state] += 1
             if state in self._observers:
                 observed[port.id] = state
             self._log(port, state, cause)
-        self._observed = observed
+        self._observed, self.reviewed = observed, reviewed
         oldest = self._clock() - QUIET
         self._logged = {
             port_id: logged

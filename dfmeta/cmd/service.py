@@ -1,14 +1,22 @@
-"""The work that both services share: errors, signals, and the log of readiness."""
+"""The work that both services share: errors, signals, readiness, reports to systemd.
+
+systemd's watchdog (``WatchdogSec=``) watches the hub, which has to run the greenthread that sends
+its messages. The hub's threads watch over the other processes (:mod:`dfmeta.proxy.engines`).
+"""
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import math
+import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from dfmeta.cmd.keepers import notify
 from dfmeta.cmd.privileges import allow_descriptors
 from dfmeta.errors import DfmetaError
 from dfmeta.runtime import clock, hub, threads
@@ -35,6 +43,48 @@ def run_service(prog: str, start: Callable[[], int]) -> int:
         return 2 if isinstance(error, DfmetaError) else 1
 
 
+def report_ready(environ: Mapping[str, str] = os.environ) -> None:
+    """Report to systemd that the service is ready, and send its watchdog messages from now on.
+
+    An earlier message would start the watchdog, and the start may take long.
+    """
+    notify(environ, "READY=1")
+    seconds = watchdog_seconds(environ)
+    if seconds:
+        hub.VITAL.spawn("messages to systemd's watchdog", _feed, environ, seconds / 2)
+
+
+def watchdog_seconds(environ: Mapping[str, str]) -> float:
+    """Return the seconds after which the watchdog ends this process; 0: there is none.
+
+    The variables are those of sd_watchdog_enabled(3). Child processes inherit them.
+    """
+    pid, usec = str(os.getpid()), environ.get("WATCHDOG_USEC", "")
+    return int(usec) / 1e6 if usec.isdecimal() and environ.get("WATCHDOG_PID", pid) == pid else 0.0
+
+
+def _feed(environ: Mapping[str, str], pause: float) -> None:
+    while True:
+        sent = notify(environ, "WATCHDOG=1")
+        # systemd's queue may be full for a moment.
+        threads.sleep(pause if sent else min(pause, clock.CHECK_INTERVAL))
+
+
+def status_message(text: str) -> str:
+    """Return the message with a status of one line, for ``systemctl status``."""
+    return f"STATUS={' '.join(text.split())}"
+
+
+@contextmanager
+def reported_reload(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Report to systemd the begin and the end of a reload (sd_notify(3))."""
+    notify(environ, f"RELOADING=1\nMONOTONIC_USEC={clock.now() * 1e6:.0f}")
+    try:
+        yield
+    finally:
+        notify(environ, "READY=1")
+
+
 class Signals:
     """Notes signals for the main loop, which the bell wakes.
 
@@ -55,6 +105,8 @@ class Signals:
         signal.signal(signal.SIGINT, self._end)
         signal.signal(signal.SIGHUP, self._ask_reload)
         self._bell.ring_on_signals()
+        # The watchdog ends a process by SIGABRT: the log then shows where each thread was.
+        faulthandler.enable(logs.STDERR)
         allow_descriptors()
         hub.prepare()
         hub.watch()
@@ -82,8 +134,11 @@ class Signals:
 class ReadinessLog:
     """Logs which parts are missing, after each has been missing for longer than a reconnect takes.
 
+    systemd gets each change at once, for ``systemctl status``.
+
     :param why: name of a part → function that returns the fault and its remedy. For other parts the
         line only refers to ``dfmeta doctor``.
+    :param facts: returns words about the service for its status.
     :param clock: monotonic seconds.
     """
 
@@ -91,12 +146,15 @@ class ReadinessLog:
         self,
         health: Health,
         why: Mapping[str, Callable[[], str]],
+        facts: Callable[[], str] = str,
         *,
         clock: Callable[[], float] = clock.now,
     ) -> None:
         self._health = health
         self._why = why
+        self._facts = facts
         self._clock = clock
+        self._status = ""
         self._since: dict[str, float] = {}
         self._logged: set[str] = set()
 
@@ -109,6 +167,11 @@ class ReadinessLog:
     def check(self) -> None:
         """Check which parts are missing now."""
         missing, now = self._health.missing(), self._clock()
+        readiness = f"DOWN ({', '.join(missing)})" if missing else "UP"
+        status = status_message(f"{readiness}; {self._facts()}")
+        if status != self._status:
+            self._status = status
+            notify(os.environ, status)
         for name in missing:
             since = self._since.setdefault(name, now)
             if name not in self._logged and now - since >= LONGEST_PAUSE:
@@ -123,10 +186,14 @@ class ReadinessLog:
 
 
 def log_readiness(
-    health: Health, why: Mapping[str, Callable[[], str]], ended: Callable[[], bool]
+    health: Health,
+    why: Mapping[str, Callable[[], str]],
+    facts: Callable[[], str],
+    ended: Callable[[], bool],
 ) -> None:
     """Start the log of readiness, which runs until the daemon has *ended*.
 
-    :param why: see :class:`ReadinessLog`.
+    :param why, facts: see :class:`ReadinessLog`.
     """
-    hub.VITAL.spawn("log of readiness", ReadinessLog(health, why).run, ended, may_return=True)
+    log = ReadinessLog(health, why, facts)
+    hub.VITAL.spawn("log of readiness", log.run, ended, may_return=True)

@@ -1,7 +1,9 @@
-"""A stand-in for systemd's socket units: it opens listeners and passes them to each new process."""
+"""Stand-ins for systemd: socket units, whose listeners each new process gets, and its messages."""
 
+import select
 import socket
 from collections.abc import Iterable
+from pathlib import Path
 
 from tests.harness.closing import Closing
 from tests.harness.netns import Namespace
@@ -9,6 +11,16 @@ from tests.harness.netns import Namespace
 _FIRST = 3
 _IP_FREEBIND = 15
 _ASIDE = 100
+WEDGE = """
+import signal
+
+def wedge(*_signal):
+    while True:
+        pass
+
+signal.signal(signal.SIGUSR1, wedge)
+"""
+"""A sitecustomize.py, which Python imports at its start: SIGUSR1 lets a hub run nothing more."""
 
 
 class Activator(Closing):
@@ -51,3 +63,37 @@ class Activator(Closing):
         variables = f"LISTEN_FDS={len(self.fds)} LISTEN_FDNAMES={':'.join(self.names)}"
         script = f'exec {away}; exec {present}; export LISTEN_PID=$$ {variables}; exec "$@"'
         return ["bash", "-c", script, "activator"]
+
+
+class Manager(Closing):
+    """What is behind NOTIFY_SOCKET; it keeps what it is given, as FileDescriptorStoreMax= does."""
+
+    def __init__(self, path: Path) -> None:
+        """Bind the socket."""
+        self.path = path
+        self.messages: list[str] = []
+        self.stored: list[int] = []
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sock.bind(str(path))
+        self._sock.setblocking(False)
+
+    def heard(self, message: str) -> bool:
+        """Whether it was told that by now."""
+        try:
+            while True:
+                data, fds, _flags, _address = socket.recv_fds(self._sock, 4096, 4)
+                self.messages.append(data.decode())
+                self.stored += fds
+        except BlockingIOError:
+            return message in self.messages
+
+    def silent(self, seconds: float) -> bool:
+        """Whether it is told nothing for so many seconds."""
+        self.heard("")
+        return not select.select([self._sock], [], [], seconds)[0]
+
+    def close(self) -> None:
+        """Close the socket, and all that it was given."""
+        for fd in self.stored:
+            socket.close(fd)
+        self._sock.close()

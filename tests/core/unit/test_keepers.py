@@ -21,6 +21,7 @@ from dfmeta.cmd.keepers import (
 )
 from dfmeta.identity.key import PREFIX6
 from dfmeta.wiring.process import lock_name
+from tests.harness.activator import Manager
 
 FD_NAME, FD_NAME6 = FD_NAMES[socket.AF_INET], FD_NAMES[socket.AF_INET6]
 TERMS = HolderTerms(seconds=600, device="dfm-none")
@@ -59,22 +60,10 @@ def held() -> HolderKeeper:
     return HolderKeeper(uuid.uuid4().hex, TERMS)
 
 
-class Systemd:
-    def __init__(self, path: Path) -> None:
-        self.environ = {"NOTIFY_SOCKET": str(path)}
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.sock.bind(str(path))
-
-    def message(self) -> tuple[str, list[int]]:
-        message, fds, _flags, _address = socket.recv_fds(self.sock, 4096, 4)
-        return message.decode(), fds
-
-
 @pytest.fixture
-def systemd(tmp_path: Path) -> Iterator[Systemd]:
-    manager = Systemd(tmp_path / "notify")
-    yield manager
-    manager.sock.close()
+def systemd(tmp_path: Path) -> Iterator[Manager]:
+    with Manager(tmp_path / "notify") as manager:
+        yield manager
 
 
 def same(fds: Sequence[int], *socks: socket.socket) -> bool:
@@ -118,22 +107,24 @@ def test_a_listener_for_another_process_or_name_is_not_taken(held: HolderKeeper)
 
 
 def test_systemd_stores_each_listener_under_the_name_of_its_version(
-    systemd: Systemd, held: HolderKeeper, listener: socket.socket, six: socket.socket
+    systemd: Manager, held: HolderKeeper, listener: socket.socket, six: socket.socket
 ) -> None:
-    SystemdKeeper(systemd.environ, held).keep([listener.fileno(), six.fileno()])
-    for name in (FD_NAME, FD_NAME6):
-        assert systemd.message() == (f"FDSTOREREMOVE=1\nFDNAME={name}", [])
-    for name, sock in ((FD_NAME, listener), (FD_NAME6, six)):
-        message, fds = systemd.message()
-        assert message == f"FDSTORE=1\nFDNAME={name}"
-        assert same(fds, sock)
+    environ = {"NOTIFY_SOCKET": str(systemd.path)}
+    SystemdKeeper(environ, held).keep([listener.fileno(), six.fileno()])
+    assert systemd.heard(f"FDSTORE=1\nFDNAME={FD_NAME}")
+    assert systemd.messages == [
+        f"{word}=1\nFDNAME={name}"
+        for word in ("FDSTOREREMOVE", "FDSTORE")
+        for name in (FD_NAME, FD_NAME6)
+    ]
+    assert same([os.dup(fd) for fd in systemd.stored], listener, six)
 
 
-def test_a_message_to_systemd_is_sent_where_its_socket_is(systemd: Systemd) -> None:
-    notify({}, "READY=1")
-    notify({"NOTIFY_SOCKET": "/nonexistent/notify"}, "READY=1")
-    notify(systemd.environ, "READY=1")
-    assert systemd.message() == ("READY=1", [])
+def test_a_message_to_systemd_is_sent_where_its_socket_is(systemd: Manager) -> None:
+    assert notify({}, "READY=1")
+    assert not notify({"NOTIFY_SOCKET": "/nonexistent/notify"}, "READY=1")
+    assert notify({"NOTIFY_SOCKET": str(systemd.path)}, "READY=1")
+    assert systemd.heard("READY=1")
     assert isinstance(make_keeper(group(), {"NOTIFY_SOCKET": "/n"}), SystemdKeeper)
     assert isinstance(make_keeper(group(), {}), HolderKeeper)
 

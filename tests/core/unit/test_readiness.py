@@ -1,6 +1,7 @@
 """What keeps readiness DOWN and how far something is should be told in a line, and seldom."""
 
-import socket
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,10 +9,11 @@ import pytest
 
 from dfmeta.cli.common import Work
 from dfmeta.cmd.faults import EXTENSION, StartupProgress, make_reasons
-from dfmeta.cmd.service import ReadinessLog
+from dfmeta.cmd.service import ReadinessLog, watchdog_seconds
 from dfmeta.runtime.clock import CHECK_INTERVAL
 from dfmeta.runtime.hub import Health
 from dfmeta.runtime.throttle import LONGEST_PAUSE, PROGRESS
+from tests.harness.activator import Manager
 
 GROUP = SimpleNamespace(integration_bridge="br-lan", ovsdb_connection="unix:/db.sock")
 
@@ -24,7 +26,8 @@ class World:
         for name in ("flow-restore-wait", "ovsdb", "bridge", "flows", "proxy", "store", "other"):
             health.watch(name, lambda name=name: name not in self.gone)  # type: ignore[misc]
         why = make_reasons(GROUP, lambda: "tap-metadata: no number" if "tap" in self.gone else "")
-        self.log = ReadinessLog(health, why, clock=lambda: self.now)
+        self.facts = "3 ports"
+        self.log = ReadinessLog(health, why, lambda: self.facts, clock=lambda: self.now)
 
     def passes(self, seconds: float, *gone: str) -> None:
         self.gone = set(gone)
@@ -70,6 +73,34 @@ def test_a_blip_is_no_line(world: World, caplog: pytest.LogCaptureFixture) -> No
     assert caplog.messages == []
 
 
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
+    with Manager(tmp_path / "notify") as manager:
+        monkeypatch.setenv("NOTIFY_SOCKET", str(manager.path))
+        yield manager
+
+
+def test_systemd_gets_a_status_when_the_facts_change(world: World, systemd: Manager) -> None:
+    world.passes(3)
+    world.passes(2, "flows", "store")
+    world.facts = "4 ports\nREADY=1"
+    world.passes(1)
+    assert systemd.heard("STATUS=UP; 4 ports READY=1")
+    assert systemd.messages[:-1] == ["STATUS=UP; 3 ports", "STATUS=DOWN (flows, store); 3 ports"]
+
+
+def test_watchdog_is_that_of_this_process() -> None:
+    for pid, usec, seconds in (
+        (os.getpid(), "20000000", 20),
+        (1, "20000000", 0),
+        (os.getpid(), "0", 0),
+        (os.getpid(), "-1", 0),
+    ):
+        assert watchdog_seconds({"WATCHDOG_USEC": usec, "WATCHDOG_PID": str(pid)}) == seconds
+    assert watchdog_seconds({"WATCHDOG_USEC": "500000"}) == 0.5
+    assert watchdog_seconds({}) == 0
+
+
 def test_line_has_the_parts_as_far_as_they_are_known() -> None:
     for work, line in (
         (Work("writing a"), "writing a"),
@@ -79,16 +110,12 @@ def test_line_has_the_parts_as_far_as_they_are_known() -> None:
         assert work.line() == line
 
 
-def test_systemd_waits_as_the_daemon_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "notify"
-    monkeypatch.setenv("NOTIFY_SOCKET", str(path))
+def test_systemd_waits_as_the_daemon_does(systemd: Manager) -> None:
     now = [0.0]
     waiting = StartupProgress(600.0, clock=lambda: now[0])
-    heard = {}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(path))
-        for now[0] in (CHECK_INTERVAL, CHECK_INTERVAL + PROGRESS, 599.0):
-            waiting.say(lambda: "OVSDB has not answered")
-            heard[now[0]] = systemd.recv(4096).decode()
-    assert set(heard.values()) == {f"EXTEND_TIMEOUT_USEC={int(EXTENSION)}000000"}
+    for now[0] in (CHECK_INTERVAL, CHECK_INTERVAL + PROGRESS, 599.0):
+        waiting.say(lambda: "OVSDB has not answered")
+    message = f"EXTEND_TIMEOUT_USEC={int(EXTENSION)}000000\nSTATUS=Waiting: OVSDB has not answered"
+    assert systemd.heard(message)
+    assert systemd.messages == 3 * [message]
     assert EXTENSION > 2 * PROGRESS

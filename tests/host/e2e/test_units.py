@@ -1,12 +1,11 @@
 """Both services should do all their work in the sandboxes that their units describe."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.activator import Activator
+from tests.harness.activator import Activator, Manager
 from tests.harness.agent import ask, program
 from tests.harness.central import Central
 from tests.harness.fixtures import MakeAgent, MakeGuest
@@ -24,38 +23,10 @@ FILTERED = 2
 COMPLAINTS = ("WARNING", "ERROR", "Traceback", "Operation not permitted", "Read-only file system")
 
 
-class Manager:
-    """What is behind NOTIFY_SOCKET; it keeps what it is given, as FileDescriptorStoreMax= does."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.messages: list[str] = []
-        self.stored: list[int] = []
-        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._sock.bind(str(path))
-        self._sock.setblocking(False)
-
-    def heard(self, message: str) -> bool:
-        """Whether it was told that by now."""
-        try:
-            while True:
-                data, fds, _flags, _address = socket.recv_fds(self._sock, 4096, 4)
-                self.messages.append(data.decode())
-                self.stored += fds
-        except BlockingIOError:
-            return message in self.messages
-
-    def close(self) -> None:
-        for fd in self.stored:
-            socket.close(fd)
-        self._sock.close()
-
-
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
-    manager = Manager(tmp_path / "notify")
-    yield manager
-    manager.close()
+    with Manager(tmp_path / "notify") as manager:
+        yield manager
 
 
 def check_sandbox(pid: int, unit: Path) -> None:

@@ -1,14 +1,23 @@
-"""A program should end with one line and an exit status, whatever its input and its output do."""
+"""A program should end with one line and an exit status, whatever its input and its output do.
 
+A daemon should report to systemd, and to the journal, as the manual pages of systemd say.
+"""
+
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from dfmeta.store.db.repository import Repository
+from tests.harness.activator import WEDGE, Activator, Manager
+from tests.harness.central import GUEST_PORT, Central
+from tests.harness.netns import Namespace
 from tests.harness.poll import wait_for
 
 INSTANCE = "6f1c2b5e-3a44-4a55-9d0e-7a1f0c9b1d01"
@@ -67,9 +76,75 @@ def test_character_that_the_locale_lacks_is_escaped(config: Path) -> None:
     assert b"w\xfcrfel\\u2603" in done.stdout
 
 
+FEED = 0.2
+"""Seconds between two messages to the watchdog: half of its time."""
+
+
+def under_systemd(central: Central, manager: Manager) -> None:
+    """Give the daemon what systemd gives it, and the means to wedge it."""
+    (central.folder / "sitecustomize.py").write_text(WEDGE)
+    central.stderr.touch()
+    variables = [
+        f"NOTIFY_SOCKET={manager.path}",
+        f"WATCHDOG_USEC={2e6 * FEED:.0f}",
+        f"JOURNAL_STREAM={stream(central.stderr)}",
+        f"PYTHONPATH={central.folder}",
+    ]
+    own = ["bash", "-c", 'WATCHDOG_PID=$$ exec "$@"', "systemd"]
+    central.prefix = [*own, "env", *variables, *central.prefix]
+
+
 def stream(file: Path) -> str:
     status = file.stat()
     return f"{status.st_dev}:{status.st_ino}"
+
+
+def test_systemd_hears_of_a_reload_and_of_a_hub_that_hangs(tmp_path: Path) -> None:
+    with (
+        Namespace("store") as namespace,
+        Central(namespace=namespace) as central,
+        Manager(tmp_path / "notify") as manager,
+        Activator(namespace, [("dfmeta-store-guests", ("::", GUEST_PORT))]) as activator,
+    ):
+        central.activator = activator
+        under_systemd(central, manager)
+        central.start()
+        status = f"STATUS=UP; guests at [::]:{GUEST_PORT}, the admin API at 127.0.0.1:9697"
+        wait_for(lambda: manager.heard(status), "the status")
+        assert manager.messages[0] == "READY=1", "an earlier message would start the watchdog"
+        for _ in range(3):
+            manager.messages.clear()
+            wait_for(lambda: manager.heard("WATCHDOG=1"), "a message to the watchdog")
+        manager.messages.clear()
+        begin = time.clock_gettime(time.CLOCK_MONOTONIC)
+        central.configure({"DEFAULT": {"use_json": True}})
+        central.signal(signal.SIGHUP)
+        wait_for(lambda: manager.heard("READY=1"), "the end of the reload")
+        reload, ready = (text for text in manager.messages if text != "WATCHDOG=1")
+        name, usec = reload.split("\nMONOTONIC_USEC=")
+        assert (name, ready) == ("RELOADING=1", "READY=1")
+        assert begin <= int(usec) / 1e6 <= time.clock_gettime(time.CLOCK_MONOTONIC)
+        central.configure({"df_metadata": {"hold_timeout": "long"}})
+        central.signal(signal.SIGHUP)
+        wait_for(
+            lambda: manager.heard("") or f"{status}; not reloaded: " in "".join(manager.messages),
+            "the status of a refused reload",
+        )
+        lines = central.log().splitlines()
+        assert {line.partition(" ")[0] for line in lines[:-2]} == {"<6>INFO"}, "no time"
+        objects = [(line[:3], json.loads(line[3:])["levelname"]) for line in lines[-2:]]
+        assert objects == [("<6>", "INFO"), ("<4>", "WARNING")]
+        central.configure({"df_metadata": {"hold_timeout": None}})
+        central.signal(signal.SIGUSR1)
+        wait_for(lambda: manager.silent(5 * FEED), "five messages to be missed")
+        with namespace.open_socket(socket.AF_INET) as waiting:
+            waiting.connect(("127.0.0.1", GUEST_PORT))
+            waiting.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            central.signal(signal.SIGABRT)
+            assert central.wait() == -signal.SIGABRT
+            assert " in wedge\n" in central.log(), "where it was"
+            central.start()
+            assert waiting.recv(4096).startswith(b"HTTP/1.1 404 ")
 
 
 def test_a_priority_is_for_the_journal_alone(config: Path) -> None:

@@ -110,18 +110,22 @@ class Node:
         if self.run(request, check=False, timeout=READY + 60).returncode:
             raise AssertionError(f"dfmeta-agent is not ready\n{self.journal()[-4000:]}")
 
-    def journal(self, since: str = "") -> str:
+    def journal(self, since: str = "", *, priority: str = "debug") -> str:
         """What dfmeta-agent wrote to the journal.
 
-        :param since: a cursor of :meth:`cursor`.
+        :param since: a time of :meth:`now`; after a cursor journalctl may leave the first line out.
+        :param priority: the least one.
         """
-        after = f"--after-cursor={shlex.quote(since)}" if since else ""
-        return self.text(f"journalctl -q -o cat -u dfmeta-agent {after}")
+        after = f"--since={since}" if since else ""
+        return self.text(f"journalctl -q -o cat -u dfmeta-agent -p {priority} {after}")
 
-    def cursor(self) -> str:
-        """Where the journal is now."""
-        line = self.text("journalctl -q -n 0 --show-cursor")
-        return line.rpartition("-- cursor: ")[2]
+    def status(self) -> str:
+        """What ``systemctl status`` shows of the daemon's own words."""
+        return self.text("systemctl show -P StatusText dfmeta-agent.service")
+
+    def now(self) -> str:
+        """The machine's time, for the journal."""
+        return self.text("date +@%s.%6N")
 
     @contextmanager
     def with_haproxy(self, guest: Guest) -> Iterator[None]:
@@ -138,8 +142,8 @@ class Node:
             yield
         finally:
             self.run(
-                f"mv {CONFIGURATION}.kept {CONFIGURATION}; systemctl stop nova.service;"
-                "systemctl restart dfmeta-agent.service"
+                f"mv {CONFIGURATION}.kept {CONFIGURATION}; systemctl restart dfmeta-agent.service;"
+                "systemctl stop nova.service"
             )
             self.wait_ready()
 

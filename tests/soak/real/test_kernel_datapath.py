@@ -86,7 +86,7 @@ def test_a_port_that_gets_another_instance_tells_nothing_of_the_one_before(
 
 @pytest.mark.long
 def test_a_restart_of_vswitchd_refuses_nobody(node: Node, guests: tuple[Guest, ...]) -> None:
-    since = node.cursor()
+    since = node.now()
     with node.load(WEB, INTERNAL) as load:
         wait_for(lambda: node.ask(TWIN) == TWIN.name, "a quiet answer")
         node.run("systemctl restart ovs-vswitchd.service")

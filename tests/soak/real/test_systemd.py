@@ -4,12 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness.activator import WEDGE
 from tests.harness.poll import wait_for
 from tests.soak.real.node import CONFIGURATION, Guest, Node
 
 WEB = Guest("web", "10.0.0.5", "fa:16:3e:00:00:05")
 SYSTEMD = 150
 """Seconds of TimeoutStartSec=; an emulated CPU needs 30 to begin, and more on a busy machine."""
+DROP_IN = "/run/systemd/system/dfmeta-agent.service.d/wedge.conf"
 SOCKETS = "dfmeta-agent-guests.socket dfmeta-agent-admin.socket"
 
 
@@ -30,7 +32,7 @@ def program(node: Node) -> str:
 
 def test_units_are_as_systemd_wants_them(node: Node) -> None:
     message = node.run(
-        "cd /opt/dfmeta/share/dfmeta/systemd; systemd-analyze verify ./dfmeta-agent*"
+        "cd /opt/dfmeta/share/dfmeta/systemd; systemd-analyze --man=no verify ./dfmeta-agent*"
     )
     assert "dfmeta" not in message.stdout + message.stderr
     assert node.text("systemctl is-system-running") == "running"
@@ -57,10 +59,53 @@ def test_a_killed_daemon_is_started_again(node: Node, guest: Guest) -> None:
     assert len(load.faults()) <= 1, load.faults()
 
 
-def test_a_changed_configuration_is_read_at_a_reload(node: Node) -> None:
-    since = node.cursor()
+def check_watchdog(node: Node, guest: Guest, signal: str, body: str) -> str:
+    """A guest that asks meanwhile is answered, by the next daemon or by haproxy; the warnings."""
+    before, since = node.pid(), node.now()
+    begun = float(node.text(f"kill -{signal} {before}; cut -d' ' -f1 /proc/uptime"))
+    assert node.ask(guest) == body
+    wait_for(lambda: node.pid() not in (0, before), "the next daemon")
+    begin = node.text("systemctl show -P ExecMainStartTimestampMonotonic dfmeta-agent.service")
+    assert int(begin) / 1e6 - begun < 30
+    node.wait_ready()
+    assert node.ask(guest) == body
+    journal = node.journal(since, priority="warning")
+    assert "Watchdog timeout (limit 20s)" in journal
+    return journal
+
+
+def test_a_hub_that_hangs_is_started_again_and_refuses_nobody(node: Node, guest: Guest) -> None:
+    node.machine.write("/run/wedge/sitecustomize.py", WEDGE)
+    node.machine.write(DROP_IN, "[Service]\nEnvironment=PYTHONPATH=/run/wedge\n")
+    node.run("systemctl daemon-reload; systemctl restart dfmeta-agent.service")
+    node.wait_ready()
+    assert " in wedge\n" in check_watchdog(node, guest, "USR1", guest.name), "where it was"
+    node.run(f"rm {DROP_IN}; systemctl daemon-reload")
+
+
+@pytest.mark.long
+def test_a_stopped_daemon_is_started_again_with_either_engine(node: Node, guest: Guest) -> None:
+    check_watchdog(node, guest, "STOP", guest.name)
+    with node.with_haproxy(guest):
+        (before,) = node.haproxy()
+        check_watchdog(node, guest, "STOP", guest.instance)
+        (after,) = node.haproxy()
+        assert after != before
+
+
+def test_a_reload_that_is_refused_is_in_status_and_journal(node: Node, guest: Guest) -> None:
+    up, file = "UP; 1 of 1 guest ports served", CONFIGURATION
+    wait_for(lambda: node.status() == up, "the status")
+    since = node.now()
+    node.run(f"cp -p {file} {file}.kept; printf '[store]\na\n' > {file}")
     node.run("systemctl reload dfmeta-agent.service")
-    wait_for(lambda: "Reloaded" in node.journal(since), "the word on the reload")
+    wait_for(lambda: node.status().startswith(f"{up}; not reloaded: "), "the refused reload")
+    node.run(f"mv {file}.kept {file}; systemctl reload dfmeta-agent.service")
+    wait_for(lambda: node.status() == up, "the reload")
+    (line,) = node.journal(since, priority="warning").splitlines()
+    assert line.startswith("WARNING dfmeta.agent Not reloaded, the configuration in force stays: ")
+    assert "INFO dfmeta.agent Reloaded" in node.journal(since)
+    assert node.ask(guest) == guest.name
 
 
 @pytest.mark.long
@@ -98,7 +143,7 @@ def test_doctor_and_a_reload_know_haproxy_inside_the_units_sandbox(
         assert len(checks) == 5
         assert {doctor[check]["status"] for check in checks} == {"ok"}, doctor
         (first,) = node.haproxy()
-        since = node.cursor()
+        since = node.now()
         node.run(f"printf '[haproxy]\\nmaxconn = 8192\\n' >> {CONFIGURATION}")
         with node.load(guest) as load:
             node.run("systemctl reload dfmeta-agent.service")
@@ -111,7 +156,7 @@ def test_doctor_and_a_reload_know_haproxy_inside_the_units_sandbox(
 
 @pytest.mark.long
 def test_a_wrong_configuration_is_in_the_journal_as_one_line(node: Node, guest: Guest) -> None:
-    since = node.cursor()
+    since = node.now()
     path = "/etc/dfmeta/dfmeta.conf"
     node.run(f"cp -p {path} {path}.kept; printf '[df_metadata]\\nport = many\\n' > {path}")
     node.run("systemctl restart dfmeta-agent.service", check=False)
@@ -127,7 +172,7 @@ def test_a_wrong_configuration_is_in_the_journal_as_one_line(node: Node, guest: 
 
 @pytest.mark.long
 def test_systemd_waits_as_long_as_startup_timeout_says(node: Node, guest: Guest) -> None:
-    since = node.cursor()
+    since = node.now()
     limit = "/run/systemd/system/dfmeta-agent.service.d/the-last.conf"
     node.machine.write(limit, f"[Service]\nTimeoutStartSec={SYSTEMD}\n")
     node.run("systemctl daemon-reload; systemctl stop dfmeta-agent openvswitch-switch")
