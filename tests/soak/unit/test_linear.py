@@ -29,13 +29,10 @@ from dfmeta.store.guest.values import keys_of, name_keys
 from dfmeta.store.strictjson import loads
 from tests.harness.examples import examples
 
-ROOT = Path(__file__).parents[3]
+DFMETA = Path(__file__).parents[3] / "dfmeta"
 Text = str | bytes
 Use = tuple[re.Pattern[Any], Set[str]]
 """An expression and the methods by which it is applied."""
-CALLS: Final = frozenset(
-    {"compile", "match", "fullmatch", "search", "sub", "split", "findall", "finditer"}
-)
 RUN: Final[Mapping[str, Callable[[re.Pattern[Any], Any], object]]] = {
     "match": lambda pattern, text: pattern.match(text),
     "fullmatch": lambda pattern, text: pattern.fullmatch(text),
@@ -72,99 +69,67 @@ PARSER: Final[Any] = importlib.import_module(
 )
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    """Those that know of regular expressions."""
-    for path in sorted((ROOT / "dfmeta").rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if re.search(r"^\s*(import re|from re import)\b", text, re.MULTILINE):
-            yield path, ast.parse(text)
-
-
-def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
-    """Calls of the module ``re`` that take an expression, by function."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=name)) if name in CALLS:
-                yield name, node
-            case ast.ImportFrom(module="re"):
-                pytest.fail(f"line {node.lineno}: import re as a whole, or it is not found here")
-
-
-def applied(tree: ast.Module) -> dict[str, set[str]]:
-    """Name of a compiled expression → its methods that are used."""
-    result: dict[str, set[str]] = {}
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=ast.Name(id=name), attr=method) if method in RUN:
-                result.setdefault(name, set()).add(method)
-    return result
-
-
-def compiled(call: ast.Call, names: dict[str, Any]) -> list[re.Pattern[Any]]:
-    """What a call makes of its arguments, all of them that it may be."""
-    source = ast.unparse(call.args[0])
-    flags = [
-        argument
-        for argument in (*call.args[1:], *(keyword.value for keyword in call.keywords))
-        if ast.unparse(argument).startswith("re.")
-    ]
-    # Values of our own source, in the module that has them.
-    bits = [eval(ast.unparse(flag), names) for flag in flags]
-    texts = COMPUTED.get(source) or (eval(source, names),)
-    return [re.compile(text, sum(bits, start=0)) for text in texts]
-
-
 @functools.cache
 def uses() -> dict[str, dict[Text, Use]]:
     """All there are in the tree: module and name, or the text where it has none → by text."""
-    trees = {path.relative_to(ROOT / "dfmeta"): tree for path, tree in modules()}
-    own = {path: applied(tree) for path, tree in trees.items()}
-    public: dict[str, set[str]] = {}
-    for private in own.values():
-        for name, methods in private.items():
-            public.setdefault(name, set()).update(methods)
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(DFMETA.rglob("*.py"))}
     result: dict[str, dict[Text, Use]] = {}
-    for path, tree in trees.items():
-        dotted = ".".join(("dfmeta", *path.with_suffix("").parts))
-        names = vars(importlib.import_module(dotted))
-        private, owners = own[path], assigned(tree)
-        for function, call in calls(tree):
-            place, methods = f"{path} {source(call)}", {function}
-            if function == "compile":
-                name = owners[id(call)]
-                place = f"{path} {name}"
-                methods = (private if name.startswith("_") else public).get(name, set())
-                methods = methods or {*PASSED_ON[place]}
-            for pattern in compiled(call, names):
-                add(result.setdefault(place, {}), pattern, methods)
-    for text in schema_patterns(SCHEMA):
-        add(result.setdefault("devices/schema.py SCHEMA", {}), re.compile(text), {"search"})
+    for path, text in texts.items():
+        assert "from re import" not in text, f"{path}: import re as a whole, or it is not seen here"
+        if not re.search(r"^\s*import re\b", text, re.MULTILINE):
+            continue
+        module = path.relative_to(DFMETA)
+        names = vars(importlib.import_module(".".join(("dfmeta", *module.with_suffix("").parts))))
+        left = text.count("re.compile(")
+        for name in re.findall(r"^(\w+)(?:: .*)? = [(\s]*re\.compile\(", text, re.MULTILINE):
+            where = text if name.startswith("_") else "".join(texts.values())
+            methods = set(re.findall(rf"\b{name}\.({'|'.join(RUN)})\b", where))
+            for pattern in patterns_in(names[name]):
+                place = f"{module} {name}"
+                add(result.setdefault(place, {}), pattern, methods or PASSED_ON[place])
+                left -= 1
+        assert left == 0, f"{path}: an expression that is compiled has no name"
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=method)):
+                    if method in RUN:
+                        place = f"{module} {source(node)}"
+                        for pattern in compiled(node, names):
+                            add(result.setdefault(place, {}), pattern, {method})
+    for pattern_text in schema_patterns(SCHEMA):
+        add(result.setdefault("devices/schema.py SCHEMA", {}), re.compile(pattern_text), {"search"})
     return result
+
+
+def patterns_in(value: object) -> Iterator[re.Pattern[Any]]:
+    """Yield compiled expressions: a value, or parts of a tuple."""
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from patterns_in(part)
+
+
+def compiled(call: ast.Call, names: dict[str, Any]) -> list[re.Pattern[Any]]:
+    """What a call makes of its first argument and its flags: values of dfmeta's own source."""
+    given = [*call.args[1:], *(keyword.value for keyword in call.keywords)]
+    flags = [ast.unparse(argument) for argument in given]
+    bits = sum(eval(flag, names) for flag in flags if flag.startswith("re."))
+    text = ast.unparse(call.args[0])
+    return [re.compile(each, bits) for each in COMPUTED.get(text) or (eval(text, names),)]
 
 
 def source(call: ast.Call) -> str:
     """A call's expression, as it is written where it is a literal."""
-    match call.args[0]:
-        case ast.Constant(value=str(text)):
-            return text
-    return ast.unparse(call.args[0])
+    literal = call.args[0]
+    is_text = isinstance(literal, ast.Constant) and isinstance(literal.value, str)
+    return str(literal.value) if is_text else ast.unparse(literal)
 
 
-def add(found: dict[Text, Use], pattern: re.Pattern[Any], methods: Set[str]) -> None:
+def add(result: dict[Text, Use], pattern: re.Pattern[Any], methods: Set[str]) -> None:
     """Note that an expression is applied so."""
-    _pattern, known = found.get(pattern.pattern, (pattern, frozenset()))
-    found[pattern.pattern] = (pattern, known | methods)
-
-
-def assigned(tree: ast.Module) -> dict[int, str]:
-    """Identity of a value or of a part of it → the name that it is assigned to."""
-    return {
-        id(part): ast.unparse(target)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        for part in ast.walk(node.value)
-    }
+    _pattern, before = result.get(pattern.pattern, (pattern, frozenset()))
+    result[pattern.pattern] = (pattern, before | methods)
 
 
 def schema_patterns(schema: object) -> Iterator[str]:
