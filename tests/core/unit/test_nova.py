@@ -161,9 +161,7 @@ def test_rested_host_is_asked_again(upstreams: Callable[..., Upstream], backend:
     assert len(first.asked) == 2
 
 
-def test_slow_host_leaves_half_of_the_time_to_the_next(
-    upstreams: Callable[..., Upstream], backend: Any
-) -> None:
+def test_slow_host_leaves_half_the_time(upstreams: Callable[..., Upstream], backend: Any) -> None:
     slow, quick = upstreams(hang), upstreams()
     begun = clock.now()
     assert ask(backend(slow, quick), seconds=100).status == 200

@@ -199,9 +199,7 @@ def test_over_tls_an_end_without_the_closing_alert_is_no_end(secure: Any, trusti
 
 @pytest.mark.usefixtures("one_round")
 @pytest.mark.parametrize("request_", [None, PASSWORD], ids=["GET", "POST"])
-def test_server_of_an_unknown_authority_gets_no_request(
-    upstreams: Any, trusting: Any, tmp_path: Any, request_: Any
-) -> None:
+def test_unknown_ca_is_refused(upstreams: Any, trusting: Any, tmp_path: Any, request_: Any) -> None:
     pair = Authority(tmp_path, "stranger").issue("127.0.0.1")
     server = upstreams(context=server_context(pair))
     with pytest.raises(BackendUnreachableError, match="CERTIFICATE_VERIFY_FAILED") as caught:

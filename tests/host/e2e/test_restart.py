@@ -33,9 +33,7 @@ def listed(host: OpenvSwitch) -> dict[str, tuple[float, int]]:
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_second_start_on_its_own_flows_sends_no_flow_mods(
-    host: OpenvSwitch, agent: Agent, guest: Guest, how: str
-) -> None:
+def test_next_start_sends_no_flow(host: OpenvSwitch, agent: Agent, guest: Guest, how: str) -> None:
     memory = agent.state_path / "state.json"
     wait_for(lambda: guest.instance_id in memory.read_text(), "the daemon's memory")
     before = listed(host)

@@ -119,9 +119,7 @@ def test_half_a_pair_is_repaired(host: OpenvSwitch, driver: LocalDriver, parent:
         assert vms.rows(host) == before
 
 
-def test_peer_of_a_new_port_comes_after_the_check_of_its_frames(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent
-) -> None:
+def test_peer_comes_after_the_check(host: OpenvSwitch, driver: LocalDriver, parent: Parent) -> None:
     seen = list[object]()
 
     def changes() -> int:
@@ -144,9 +142,7 @@ def test_peer_of_a_new_port_comes_after_the_check_of_its_frames(
     assert [vms.rows(host)[name]["port tag"] for name in (outer, later)] == [100, 101]
 
 
-def test_changed_ports_are_corrected_and_those_of_others_stay(
-    host: OpenvSwitch, driver: LocalDriver, parent: Parent
-) -> None:
+def test_changed_ports_are_restored(host: OpenvSwitch, driver: LocalDriver, parent: Parent) -> None:
     attachment = vms.attachment(parent, 100)
     driver.make(parent, [attachment])
     inner, outer = names_of(attachment.id)

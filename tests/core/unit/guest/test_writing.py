@@ -255,9 +255,7 @@ def test_output_is_readable_and_udev_left_alone(run: Run, tmp_path: Path, udevad
     assert udevadm.calls == []
 
 
-def test_rules_go_without_devices_and_stay_without_a_document(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rules_follow_devices(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "out.rules"
     assert run("--output", str(output)) == 0
     assert run("--output", str(output), devices="nonsense") == 1

@@ -263,9 +263,7 @@ def test_lines_come_in_pieces_and_long_lines_are_cut(monkeypatch: pytest.MonkeyP
         os.fstat(reading)
 
 
-def test_program_gives_up_privileges_and_environment_and_runs_only_beside_its_daemon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_program_is_unprivileged_and_ends_with_its_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
         privileges,

@@ -397,9 +397,7 @@ def test_a_removal_that_the_kernel_refuses_is_no_removal(kernel: Kernel) -> None
             HostSide(WANTED).remove(device_stays=True)
 
 
-def test_a_host_without_a_routing_socket_is_an_error(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_host_without_rtnetlink_is_error(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     del kernel
 
     def refuse() -> socket.socket:

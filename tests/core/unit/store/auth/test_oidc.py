@@ -321,9 +321,7 @@ def test_known_keys_stay_valid_while_the_issuer_is_away(
     assert rig.passes(issuer.token(new, "new", scope="read"))
 
 
-def test_an_issuer_without_an_answer_is_reported_and_asked_again(
-    issuer: Issuer, rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_away_issuer_is_retried(issuer: Issuer, rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     token = issuer.token(KEY, scope="read")
     issuer.stop()
     for _ in range(3):

@@ -305,9 +305,7 @@ ADDRESSES = st.sampled_from(
         st.tuples(st.sampled_from([ONE, TWO, THREE]), st.lists(ADDRESSES, max_size=5)), max_size=12
     )
 )
-def test_owners_and_the_order_of_addresses_are_those_of_a_model(
-    repository: Repository, writes: list[tuple[str, list[str]]]
-) -> None:
+def test_owners_are_the_models(repository: Repository, writes: list[tuple[str, list[str]]]) -> None:
     order: dict[str, list[str]] = {ONE: [], TWO: [], THREE: []}
     for record_id in order:
         repository.delete(record_id)
