@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ from dfmeta.runtime.throttle import PROGRESS
 from dfmeta.wiring.process import PROG
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from dfmeta.cli.terminal import Styles
 
 TABLE: Final = "table"
@@ -31,6 +34,8 @@ SENTENCE: Final = 200
 """Largest number of characters of a command's sentence in the help of its group."""
 CONFIG_FILE: Final = "--config-file"
 _CONFIG_FILES: Final = f"{__name__}.config_files"
+_PLAIN: Final = re.compile(r"[\w@%+.][\w@%+.-]*", re.ASCII)
+"""A word that every shell takes as it stands, and no command as an option."""
 
 
 Row = Mapping[str, object]
@@ -157,6 +162,23 @@ def load_config(files: Sequence[str]) -> cfg.ConfigOpts:
     :raises ConfigError: when a file or a value in it is wrong.
     """
     return dfmeta.conf.load(files, prog=PROG)
+
+
+def completions(words: Iterable[tuple[str, str]], incomplete: str) -> list[CompletionItem]:
+    """Return the words that begin with the incomplete word, for a shell.
+
+    Trust: names may come from tenants, and bash writes them into the operator's command line as
+    they are: only words of letters, digits and ``@%+._-`` that are no options are returned.
+
+    :param words: words with the texts that zsh and fish show beside them.
+    """
+    from click.shell_completion import CompletionItem
+
+    return [
+        CompletionItem(word, help=text if _PLAIN.fullmatch(text) else None)
+        for word, text in dict(words).items()
+        if word.startswith(incomplete) and _PLAIN.fullmatch(word)
+    ]
 
 
 def print_rows(

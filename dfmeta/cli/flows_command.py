@@ -14,7 +14,7 @@ from oslo_config import cfg
 
 from dfmeta.cli.client import agent_of, make_host_settings, report_differences, take_over
 from dfmeta.cli.common import JSON, command, listing_options, print_rows
-from dfmeta.cli.port_argument import find, no_such_port
+from dfmeta.cli.port_argument import complete_port, find, no_such_port
 from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.flow_diff import SETTLE_TRIES, FlowEntry, compare
 from dfmeta.errors import OvsdbError, StartError, SwitchError
@@ -66,6 +66,7 @@ OFCTL: Final = "ovs-ofctl"
 @click.option(
     "--port",
     metavar="PORT",
+    shell_complete=complete_port,
     help="Show only the flows of one guest: of a port's name, iface-id, MAC or guest's address, or "
     "of an instance's id or name.",
 )

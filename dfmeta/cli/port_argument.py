@@ -1,18 +1,54 @@
-"""Finds the ports that the argument of a command names."""
+"""Finds the ports that the argument of a command names, and completes that argument."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import click
 from oslo_config import cfg
 
 from dfmeta.cli.client import agent_of, make_host_settings
+from dfmeta.cli.common import completions, load_config
 from dfmeta.doctor import find_port
 from dfmeta.doctor.facts import KnownPort
-from dfmeta.errors import UsageError
+from dfmeta.errors import DfmetaError, NotRunningError, UsageError
 from dfmeta.model import PortKind
 from dfmeta.ovsdb.rows import Interface, Snapshot
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+def complete_port(
+    ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return the words for a port that begin with the incomplete word, for a shell.
+
+    They are the names of guests' ports, instances and instances' names of the running daemon, else
+    the ports and instances of OVSDB; none if neither answers, or the configuration is wrong.
+    """
+    words: dict[str, str] = {}
+    with contextlib.suppress(DfmetaError):
+        for port in _ports(load_config(ctx.params.get("config_files") or ())):
+            name, *others = (*port.names, port.instance)
+            words |= {port.name: name} | dict.fromkeys((name, *others), port.name)
+    return completions(words.items(), incomplete)
+
+
+def _ports(conf: cfg.ConfigOpts) -> Iterable[KnownPort]:
+    """Return guests' ports from the daemon, or else from OVSDB.
+
+    :raises OvsdbError: when neither answers.
+    """
+    wanted = make_host_settings(conf)
+    with contextlib.suppress(NotRunningError):
+        return with_record_names(conf, agent_of(conf).ports(wanted.keys))
+    from dfmeta.ovsdb.snapshot import read_snapshot
+
+    return find_port.ovsdb_ports(read_snapshot(wanted.ovsdb), wanted.bridge)
 
 
 def parent_of(conf: cfg.ConfigOpts, text: str) -> tuple[Interface, Snapshot]:

@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from dfmeta.cli.client import agent_of, with_running
 from dfmeta.cli.common import JSON, command, listing_options, print_rows
-from dfmeta.cli.port_argument import find
+from dfmeta.cli.port_argument import complete_port, find
 from dfmeta.conf.metadata import keys_of
 from dfmeta.doctor.agent import read_port
 from dfmeta.doctor.finding import span, time_of_day
@@ -81,7 +81,7 @@ STYLES: Final = {
     failed="dfmeta-agent does not answer",
 )
 @listing_options
-@click.argument("port", required=False)
+@click.argument("port", required=False, shell_complete=complete_port)
 @click.option(
     "--failing",
     is_flag=True,

@@ -12,22 +12,28 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import cell_text, config_files_option, load_config, shown
-from dfmeta.errors import NoRecordError, RecordError
+from dfmeta.cli.common import cell_text, completions, config_files_option, load_config, shown
+from dfmeta.errors import DfmetaError, NoRecordError, RecordError
 from dfmeta.http.client import TOKEN_MAX
 from dfmeta.sources.domain import Domain, Folders
 from dfmeta.store.api import checks
 from dfmeta.store.api.client import StoreClient
 from dfmeta.store.api.representations import row_of
 from dfmeta.store.api.requests import parse_id
-from dfmeta.store.db.repository import Repository
+from dfmeta.store.db import HEAD
+from dfmeta.store.db.database_facts import look
+from dfmeta.store.db.repository import PAGE, Repository
 from dfmeta.store.guest import defaults
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 INSTANCE: Final = "INSTANCE"
 STDIN: Final = "-"
@@ -162,6 +168,39 @@ class TargetChoice:
         return Target(self.default_id, self.default_id, default=True)
 
 
+def complete_instance(
+    ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return ids and names of records that begin with the incomplete word, for a shell.
+
+    The names of the first :data:`PAGE` records count, all ids, and for ``put`` libvirt's domains;
+    nothing if the store does not answer, or its schema is not this dfmeta's.
+    """
+    given = {name: ctx.params.get(name) for name in ("url", "token_file", "ca_file")}
+    store = StoreChoice(config_files=ctx.params.get("config_files") or (), **given)
+    words: dict[str, str] = {}
+    with contextlib.suppress(DfmetaError):
+        conf = store.conf()
+        if ctx.info_name == "put":
+            words = Domains(conf).names()
+        for row in _first_rows(store, conf, incomplete):
+            words |= {
+                str(row["id"]): str(row["name"] or ""),
+                str(row["name"] or ""): str(row["id"]),
+            }
+    return completions(words.items(), incomplete)
+
+
+def _first_rows(store: StoreChoice, conf: cfg.ConfigOpts, after: str) -> list[dict[str, Any]]:
+    if store.url is not None:
+        with store.opened(conf) as records:
+            return [*islice(rows_of(records), PAGE)]
+    if look(conf.store.connection).revision != HEAD:  # to open it would upgrade or create it
+        return []
+    with Repository(conf.store.connection) as repository:
+        return [row_of(row) for row in (*repository.page(""), *repository.page(after))]
+
+
 class Domains:
     """libvirt's domains on this host, by their names in virsh."""
 
@@ -178,6 +217,10 @@ class Domains:
             {each.instance_id for each in self._domains if name and each.domain_name == name}
         )
 
+    def names(self) -> dict[str, str]:
+        """Return the UUIDs of all domains by name."""
+        return {domain.domain_name: domain.instance_id for domain in self._domains}
+
     def of(self, instance_id: str) -> Domain | None:
         """Return the domain of an instance."""
         matching = (domain for domain in self._domains if domain.instance_id == instance_id)
@@ -187,7 +230,9 @@ class Domains:
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command INSTANCE, and options for defaults instead of it, as ``choice``."""
 
-    @click.argument("instance", metavar=f"[{INSTANCE}]", required=False)
+    @click.argument(
+        "instance", metavar=f"[{INSTANCE}]", required=False, shell_complete=complete_instance
+    )
     @click.option("--default", is_flag=True, help="Use the defaults for all instances.")
     @click.option("--default-host", metavar="NAME", help="Use the defaults for a host's instances.")
     @click.option(

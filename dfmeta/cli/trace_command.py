@@ -18,7 +18,7 @@ from oslo_config import cfg
 from dfmeta.apps.switch_facts import read_flows
 from dfmeta.cli.client import agent_of, make_host_settings, report_differences, take_over
 from dfmeta.cli.common import command, config_options
-from dfmeta.cli.port_argument import find_with_trunks
+from dfmeta.cli.port_argument import complete_port, find_with_trunks
 from dfmeta.doctor import checks_host, checks_switch, find_port, table
 from dfmeta.doctor.agent import set_owners
 from dfmeta.doctor.facts import HostSettings, KnownPort, PathFacts
@@ -109,7 +109,7 @@ class Scene(Inspection):
     failed="a fault is found on the path, or the port is not served",
 )
 @config_options
-@click.argument("port")
+@click.argument("port", shell_complete=complete_port)
 @click.option(
     "--family",
     type=click.Choice([str(each.version) for each in FAMILIES]),

@@ -10,7 +10,7 @@ import click
 from oslo_config import cfg
 
 from dfmeta.cli.common import config_options, group, listing_options, print_rows
-from dfmeta.cli.port_argument import parent_of
+from dfmeta.cli.port_argument import complete_port, parent_of
 from dfmeta.errors import OvsdbError, SubportListError, UsageError
 from dfmeta.model import MTU, VID_MAX, Port, PortKind
 from dfmeta.ovsdb import subport_list, trunk_bridge
@@ -54,7 +54,7 @@ def _parent_options(function: F) -> F:
         type=click.IntRange(1, VID_MAX),
         help="VLAN id (segmentation id) of the subport on its trunk.",
     )(function)
-    return click.argument("port")(function)
+    return click.argument("port", shell_complete=complete_port)(function)
 
 
 @subport.subcommand(
@@ -130,7 +130,7 @@ def delete(conf: cfg.ConfigOpts, *, port: str, vid: int) -> None:
     failed="OVSDB does not answer",
 )
 @listing_options
-@click.argument("port", required=False, default="")
+@click.argument("port", required=False, default="", shell_complete=complete_port)
 def list_subports(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, port: str) -> None:
     """Show the subports of PORT, or of all ports, as OVSDB has them.
 
@@ -243,7 +243,7 @@ def trunk() -> None:
 
 @trunk.subcommand("enable", "dfmeta trunk enable tap3f1a9c22-5e", failed="OVSDB does not answer")
 @config_options
-@click.argument("port")
+@click.argument("port", shell_complete=complete_port)
 def enable(conf: cfg.ConfigOpts, *, port: str) -> None:
     """Move the interface of the VM's PORT to a bridge of its own, the bridge of its trunk.
 
@@ -261,7 +261,7 @@ def enable(conf: cfg.ConfigOpts, *, port: str) -> None:
 
 @trunk.subcommand("disable", "dfmeta trunk disable tap3f1a9c22-5e", failed="OVSDB does not answer")
 @config_options
-@click.argument("port")
+@click.argument("port", shell_complete=complete_port)
 def disable(conf: cfg.ConfigOpts, *, port: str) -> None:
     """Move the interface of the VM's PORT back to the integration bridge, and delete its trunk.
 

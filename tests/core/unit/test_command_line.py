@@ -1,5 +1,6 @@
 """The ``dfmeta`` command should take what people type for help, version and configuration."""
 
+import sqlite3
 import sys
 from collections.abc import Callable
 from importlib import metadata
@@ -10,6 +11,7 @@ import pytest
 
 from dfmeta.cli import ctl
 from dfmeta.cli.common import SENTENCE
+from dfmeta.store.db.database import schema_of
 from dfmeta.store.db.repository import Repository
 from tests.core.unit.support import INSTANCE, OTHER_INSTANCE
 
@@ -106,6 +108,35 @@ def test_configuration_stands_at_either_place(dfmeta: Callable[..., Said], tmp_p
         assert status == 0
         assert INSTANCE in out, words
         assert OTHER_INSTANCE not in out, "a later file overrides an earlier one"
+
+
+def test_completion_offers_records_without_a_change_of_the_store(
+    dfmeta: Callable[..., Said], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file, database = tmp_path / "dfmeta.conf", tmp_path / "store.db"
+    file.write_text(f"[store]\nconnection = sqlite:///{database}\n")
+
+    def complete(*words: str) -> list[str]:
+        line = ["dfmeta", "store", "--config-file", str(file), *words]
+        monkeypatch.setenv("_DFMETA_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", " ".join(line))
+        monkeypatch.setenv("COMP_CWORD", str(len(line) - 1))
+        _status, out, err = dfmeta()
+        assert err == ""
+        return out.split()
+
+    assert complete("get", "w") == []
+    assert not database.exists()
+    with Repository(f"sqlite:///{database}") as repository:
+        for instance, name in ((INSTANCE, "web"), (OTHER_INSTANCE, "w$(reboot)")):
+            repository.put(instance, document={"name": name})
+    for command in ("get", "put", "delete"):
+        assert complete(command, "w") == ["plain,web"], "a shell would run the other name"
+        assert complete(command, INSTANCE[:8]) == [f"plain,{INSTANCE}"]
+    with sqlite3.connect(database) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0003'")
+    assert complete("get", "w") == []
+    assert schema_of(f"sqlite:///{database}") == "0003"
 
 
 def test_the_list_of_commands_has_the_sentence_of_each() -> None:

@@ -1,12 +1,15 @@
 """``dfmeta trace``: where a SYN ends, in words, on hosts where it ends there."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.harness.agent import Agent
+from tests.harness.agent import Agent, program
 from tests.harness.fixtures import MakeAgent, MakeGuest
+from tests.harness.netns import ROOT
 from tests.harness.ovs import BRIDGE, OpenvSwitch
+from tests.host.e2e.support import put
 from tests.host.e2e.test_doctor import pretend_nft
 
 pytestmark = pytest.mark.early
@@ -62,6 +65,29 @@ def test_known_address_leads_there_and_back(make_agent: MakeAgent, make_guest: M
     # Where the way leads, and what its guest gets there, are two things.
     assert "proxy  the guest gets an answer, and fails: 404 (no record) since" in text
     assert end == LEADS
+
+
+def test_a_shell_completes_ports_instances_and_names(
+    make_agent: MakeAgent, make_guest: MakeGuest, tmp_path: Path
+) -> None:
+    guest, agent = make_guest(), make_agent()
+    put(agent, guest, hostname="web.example.org")
+    (tmp_path / "dfmeta").write_text(f'#!/bin/sh\nexec {shlex.join(program("dfmeta"))} "$@"\n')
+    (tmp_path / "dfmeta").chmod(0o755)
+    script = f""". {ROOT}/etc/completion/dfmeta
+        COMP_WORDS=(dfmeta --config-file {agent.config_file} trace "$1") COMP_CWORD=4
+        _dfmeta_completion dfmeta; printf "%s\\n" "${{COMPREPLY[@]}}"
+    """
+
+    def complete(word: str) -> set[str]:
+        done = agent.host.namespace.run(["bash", "-c", script, "bash", word])
+        assert done.stderr == ""
+        return set(done.stdout.split())
+
+    assert complete("") == {guest.port, guest.instance_id, "web.example.org"}
+    assert complete("web") == {"web.example.org"}
+    agent.kill()
+    assert complete("") == {guest.port, guest.instance_id}, "from the switch"
 
 
 def test_a_foreign_flow_before_our_hooks_is_named(
