@@ -110,6 +110,7 @@ def lint(outcome: Outcome) -> None:
     pages = ["-W", "--keep-going", "-q", "-b", "dummy", "-d", ".cache/pages", "doc/source"]
     outcome.check("pages", ["sphinx-build", *pages, ".cache/pages"])
     outcome.check("manual pages", [sys.executable, "tools/man.py", "--check"])
+    outcome.check("release notes", ["reno", "--quiet", "lint"])
     typed = ["dfmeta", "tests/harness", "tests/host/selftest", "tests/soak/real"]
     programs = [str(path) for path in sorted((ROOT / "tools").glob("*.py"))]
     programs.append(str(ROOT / "tools/dfmeta-cni-zip"))

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import socketserver
 
 DOCKER, STATE = "/run/docker/plugins/dfmeta.sock", "/var/lib/dfmeta-cni"
-RELEASE, NETAVARK = "0.1.0", "1.0.0"
-"""Versions of this program and of netavark's API for plugins."""
+NETAVARK = "1.0.0"
+"""Version of netavark's API for plugins."""
 TYPED = ("mtu", "timeout", "defaultRoute", "metadataRoute")
 OPTIONS = ("network", "link", "parent", "bridge", "db", "endpoint", "owner", *TYPED)
 """Options of a network: the keys of a network configuration of CNI."""
@@ -187,7 +187,9 @@ def netavark(words: list[str], raw: bytes) -> Document | None:
     :param words: the sub-command, and the path of the container's namespace.
     """
     if words == ["info"]:
-        return {"version": RELEASE, "api_version": NETAVARK}
+        from importlib import metadata
+
+        return {"version": metadata.version("dfmeta"), "api_version": NETAVARK}
     verb = {"setup": "ADD", "teardown": "DEL"}.get(words[0], "")
     if len(words) != (2 if verb else 1) or not (verb or words == ["create"]):
         remedy = "Use info, create, setup PATH or teardown PATH, as podman does"

@@ -5,6 +5,7 @@
 ``dfmeta-program:: NAME``: every option of the command line of a program that is not click's.
 ``dfmeta-limits::``: rows of a table, each of an item, of what holds its limit, and of what happens
 above it; the number is added.
+``dfmeta-changelog::``: the release notes, by version.
 ``dfmeta-checks::``: every check of doctor.
 ``dfmeta-errors::``: every class of errors, by the name that ends its line.
 ``dfmeta-metrics::``: every metric with its kind, and the values of its labels.
@@ -28,6 +29,7 @@ from docutils.statemachine import StringList
 from oslo_config import cfg, types
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import nested_parse_with_titles
 
 import dfmeta
 import dfmeta.conf
@@ -39,6 +41,7 @@ from dfmeta.doctor.table import CHECKS
 from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.guest import tag_devices
+from tools.changelog import NOTES, changelog
 from tools.declared import declared, states
 
 CLEANUP = "Remove dfmeta's flows, port, rules and route from this host, and exit."
@@ -365,6 +368,21 @@ class _Written(SphinxDirective):
         return list(node.children)
 
 
+class Changelog(_Written):
+    """``dfmeta-changelog::``."""
+
+    def run(self) -> list[nodes.Node]:
+        """Parse the report; the page depends on each note."""
+        for note in NOTES.iterdir():
+            self.env.note_dependency(str(note))
+        _title, _, text = changelog().partition("\n.. _")
+        lines = StringList(f".. _{text}".splitlines(), source="releasenotes")
+        node = nodes.Element()
+        node.document = self.state.document
+        nested_parse_with_titles(self.state, lines, node, self.content_offset)
+        return list(node.children)
+
+
 class Options(_Written):
     """``dfmeta-options:: GROUP``."""
 
@@ -430,6 +448,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("dfmeta-daemons", Daemons)
     app.add_directive("dfmeta-program", Program)
     app.add_directive("dfmeta-limits", Limits)
+    app.add_directive("dfmeta-changelog", Changelog)
     app.add_directive("dfmeta-checks", Checks)
     app.add_directive("dfmeta-errors", Errors)
     app.add_directive("dfmeta-metrics", Metrics)

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import yaml
 from click.shell_completion import get_completion_class
 from oslo_config import generator
 
@@ -11,6 +12,12 @@ from dfmeta.cli.ctl import COMMANDS, cli
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "etc/dfmeta/dfmeta.conf.sample"
 README = ROOT / "README.rst"
+NOTES = ROOT / "releasenotes/notes"
+SECTIONS = {
+    *("prelude", "features", "issues", "upgrade", "deprecations", "critical", "security", "fixes"),
+    "other",
+}
+"""Sections of a release note, by reno's manual."""
 UNIT = ROOT / "etc/systemd/dfmeta-agent.service"
 
 
@@ -52,3 +59,16 @@ def test_completion_of_each_shell_is_made_by_click() -> None:
         values = kind(cli, {}, "dfmeta", "_DFMETA_COMPLETE").source_vars()
         made = kind.source_template % values
         assert (ROOT / "etc/completion" / file).read_text() == made, shell
+
+
+def test_each_release_note_has_sections_of_reno_with_whole_sentences() -> None:
+    paths = [*NOTES.iterdir()]
+    assert len({path.stem.rpartition("-")[2] for path in paths}) == len(paths)
+    for path in paths:
+        assert re.fullmatch(r"[a-z0-9-]+-[0-9a-f]{16}\.yaml", path.name), path.name
+        note = yaml.safe_load(path.read_text())
+        assert note, path.name
+        assert note.keys() <= SECTIONS, path.name
+        for section, texts in note.items():
+            for text in [texts] if section == "prelude" else texts:
+                assert re.match(r"[A-Z`].*\.\n\Z", text, re.DOTALL), (path.name, text)
