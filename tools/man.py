@@ -21,7 +21,7 @@ MADE: Final = ROOT / ".cache/man"
 DOCTREES: Final = ROOT / ".cache/pages"
 """Those of ``tools/test --lint``."""
 _MARKUP: Final = re.compile(
-    r"^(\.\\\"|\.TH|\.de|\.\.$).*|^\.[A-Za-z]+ ?[\d.]*[a-z]?$", re.MULTILINE
+    r"^(\.\\\"|\.TH|\.de|\.ft|\.\.$).*|^\.[A-Za-z]+ ?[\d.]*[a-z]?$", re.MULTILINE
 )
 _ESCAPE: Final = re.compile(r"\\(f.|[%&^|]|X'.*?')|^\.[A-Z]{1,2} ", re.MULTILINE)
 
@@ -29,7 +29,7 @@ _ESCAPE: Final = re.compile(r"\\(f.|[%&^|]|X'.*?')|^\.[A-Z]{1,2} ", re.MULTILINE
 def words(page: str) -> list[str]:
     """Return the words of a manual page, without markup: releases of docutils differ in that."""
     _head, _, text = page.partition(".SH NAME")
-    return re.findall(r"\w+", _ESCAPE.sub("", _MARKUP.sub("", text)))
+    return re.findall(r"\w+", _ESCAPE.sub("", _MARKUP.sub("", text)).lower())
 
 
 def made() -> dict[Path, str]:

@@ -24,13 +24,22 @@ from tests.harness.guest import Guest
 from tests.harness.netns import ROOT
 from tests.harness.ovs import UNPACKED, OpenvSwitch
 
-PLACES = ("etc/dfmeta", "etc/systemd/system", "opt", "usr/local/bin", "root/.ssh", "var/backups")
+PLACES = (
+    *("etc/dfmeta", "etc/systemd/system", "opt", "usr/local/bin", "usr/local/share"),
+    *("root/.ssh", "var/backups"),
+)
 """Folders that the pages write to."""
 ELSEWHERE = (
-    *("/etc/", "/opt/dfmeta", "/usr/local/bin", "/root/.ssh", "/srv/"),
+    *("/etc/", "/opt/dfmeta", "/usr/local/bin", "/usr/local/share", "/root/.ssh", "/srv/"),
     *("/var/backups", "/var/lib/cloud"),
 )
 """What the pages name and is not the daemon's: below the folder of the test."""
+COMPLETION = {
+    "dfmeta": "bash-completion/completions",
+    "_dfmeta": "zsh/site-functions",
+    "dfmeta.fish": "fish/vendor_completions.d",
+}
+"""File of ``etc/completion`` → where a wheel has it, below ``share``."""
 LEFT_OUT = "what the page leaves out\n"
 _PATH = re.compile(r"(?<![\w:/.])/[\w/.-]*")
 
@@ -171,6 +180,11 @@ class Shell:
         for folder in ("container", "systemd", "sysusers.d"):
             (share / folder).symlink_to(ROOT / "etc" / folder)
         (share / "dfmeta.conf.sample").symlink_to(ROOT / "etc/dfmeta/dfmeta.conf.sample")
+        shutil.copytree(ROOT / "etc/man", place / "share/man")
+        for shell in COMPLETION:
+            target = place / "share" / COMPLETION[shell]
+            target.mkdir(parents=True)
+            shutil.copy(ROOT / "etc/completion" / shell, target)
 
     def _programs(self, folder: Path) -> None:
         script(folder / "dfmeta", *command_with(self.agent.config_file))

@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Iterator
 from email import message_from_bytes
 from email.message import Message
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,9 @@ from dfmeta import conf
 from dfmeta.store.db import HEAD, database
 from tests.harness.central import Central
 from tests.harness.netns import ROOT, Namespace
+from tests.host.e2e.shell import COMPLETION
 
-SOURCES = ("bench", "dfmeta", "devstack", "doc", "etc", "tests", "tools")
+SOURCES = ("bench", "dfmeta", "devstack", "doc", "etc", "releasenotes", "tests", "tools")
 NOT_KEPT = shutil.ignore_patterns("__pycache__", "build", ".*_cache", ".hypothesis")
 COMMANDS = {
     "dfmeta",
@@ -33,7 +33,9 @@ COMMANDS = {
 }
 ALONE = ("env", "-u", "PYTHONPATH")
 INSTALL = (ROOT / "doc/source/install.rst").read_text(encoding="utf-8")
-FULL = f"dfmeta-{version('dfmeta')}"
+VERSION = "0.1.dev0"
+"""That of a copy without git."""
+FULL = f"dfmeta-{VERSION}"
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -99,19 +101,40 @@ def test_the_source_distribution_has_all_of_the_source(source: Path, built: Path
 
 
 def test_wheel_has_the_package_and_set_up_files_alone(members: set[str]) -> None:
-    data = f"{FULL}.data/data/share/dfmeta/"
+    data = f"{FULL}.data/data/share/"
     code = {name for name in members if name.startswith("dfmeta/")}
     assert code == files(ROOT, "dfmeta")
     placed = {name.removeprefix(data) for name in members if name.startswith(data)}
     # The sample has no folder of its own there: the folder's name is the program's already.
+    present = {name.removeprefix("etc/").removeprefix("dfmeta/") for name in files(ROOT, "etc")}
+    completion = {f"completion/{file}": f"{to}/{file}" for file, to in COMPLETION.items()}
     assert placed == {
-        name.removeprefix("etc/").removeprefix("dfmeta/") for name in files(ROOT, "etc")
+        name if name.startswith("man/") else completion.get(name, f"dfmeta/{name}")
+        for name in present
     }
     tool = f"{FULL}.data/scripts/dfmeta-cni-zip"
     assert tool in members
     rest = members - code - {data + name for name in placed} - {tool}
     assert {name.partition("/")[0] for name in rest} == {f"{FULL}.dist-info"}
     assert [name for name in rest if name.endswith("/LICENSE")]
+
+
+def test_a_tag_is_the_version_and_the_heading_of_the_changelog(
+    source: Path, tmp_path: Path
+) -> None:
+    checkout = tmp_path / "checkout"
+    shutil.copytree(source, checkout)
+    shutil.copy(ROOT / ".gitignore", checkout)
+    git = ("git", "-c", "user.name=name", "-c", "user.email=name@example.org")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "x"), ("tag", "1.2.3")):
+        assert run(*git, *words, cwd=checkout).returncode == 0
+    options = ("--sdist", "--no-isolation", "-o", tmp_path)
+    done = run(sys.executable, "-m", "build", *options, cwd=checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with tarfile.open(tmp_path / "dfmeta-1.2.3.tar.gz") as opened:
+        log = opened.extractfile("dfmeta-1.2.3/CHANGELOG.rst")
+        assert log is not None
+        assert b"\n1.2.3\n=====\n" in log.read()
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +171,7 @@ def test_the_units_command_line_finds_it_by_the_path_of_the_drop_in(installed: P
     unit = (installed / "share/dfmeta/systemd/dfmeta-agent.service").read_text()
     (words,) = re.findall(r"^ExecStart=(\S+ \S+) ", unit, re.MULTILINE)
     done = run_alone("env", f"PATH={path}", *words.split(), "--version")
-    assert done.stdout.split() == [version("dfmeta")], done
+    assert done.stdout.split() == [VERSION], done
 
 
 def test_the_guests_program_and_the_cni_plugin_run(installed: Path, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def test_a_host_is_set_up_and_cleared_by_the_page_on_installing() -> None:
         assert list((host.folder / "opt").iterdir()) == []
         assert [path for path in (host.folder / "etc").rglob("*") if not path.is_dir()] == []
         assert not (host.folder / "etc/dfmeta").exists()
+        assert [path for path in (host.folder / "usr").rglob("*") if not path.is_dir()] == []
 
 
 def test_a_folder_in_the_place_of_the_link_is_refused() -> None:
