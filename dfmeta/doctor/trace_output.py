@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Final
+from typing import Final, Self
 
 from dfmeta.flows.pipeline import Purpose, is_ours, purpose_of
 from dfmeta.model import GuestAddress
@@ -126,16 +126,16 @@ class Trace:
         return next((hop for hop in self.hops if hop.table == table), None)
 
     @property
-    def first(self) -> Trace:
+    def first(self) -> Self:
         """The part of the path on the bridge where it begins."""
         return self.on(self.hops[0].bridge) if self.hops else self
 
-    def on(self, bridge: str) -> Trace:
+    def on(self, bridge: str) -> Self:
         """Return the part of the path on *bridge*; without hops if the packet does not get there.
 
         It has the same final packet.
         """
-        return Trace(tuple(hop for hop in self.hops if hop.bridge == bridge), self.final)
+        return replace(self, hops=tuple(hop for hop in self.hops if hop.bridge == bridge))
 
 
 def parse(text: str) -> Trace:

@@ -9,7 +9,7 @@ dfmeta's.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 # The commands read ports without os-ken, which would take a fifth of a second more.
 PORT_DOWN: Final = 1 << 0
@@ -31,7 +31,7 @@ class PortBits:
     """MAC of the device, with colons; all zeros if Open vSwitch cannot see the device."""
 
     @classmethod
-    def of(cls, port: Any) -> PortBits:
+    def of(cls, port: Any) -> Self:
         """Read os-ken's description of a port."""
         return cls(port.config, port.state, port.hw_addr)
 
@@ -44,7 +44,7 @@ class PortBits:
         """
         return self.mac == _HIDDEN_MAC and bool(self.config & PORT_DOWN)
 
-    def of_switch(self) -> PortBits:
+    def of_switch(self) -> Self:
         """Return only the bits that the switch itself applies, without those of the device."""
         return replace(self, config=self.config & (NO_RECV | NO_FWD), state=0)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 from dfmeta import metrics
 from dfmeta.model import Answer, Caller, GuestRequest
@@ -85,7 +85,7 @@ class Exchange(NamedTuple, Generic[K]):
     ends: Callable[[], Ends] = lambda: ()
     """Return both ends of the connection; empty if the client has disconnected."""
 
-    def whole(self, most: int = 0) -> Exchange[K]:
+    def whole(self, most: int = 0) -> Self:
         """Return the exchange with its body; the time to read the body is added to the deadline.
 
         :param most: largest size of the body in bytes; 0: the configured size.

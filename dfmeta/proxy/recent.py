@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, Final, get_args
+from typing import Any, Final, Self, get_args
 
 from dfmeta import metrics
 from dfmeta.errors import BodyFault, HeadFault
@@ -156,7 +156,7 @@ class Failure:
             not self.is_guests and self.code not in RULES and self.status != HTTPStatus.BAD_REQUEST
         )
 
-    def after(self, before: Failure | None, well_at: float) -> Failure:
+    def after(self, before: Self | None, well_at: float) -> Self:
         """Return both failures of one kind as one; those until *well_at* do not count for
         :attr:`since`."""
         if before is None:

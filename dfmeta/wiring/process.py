@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 import dfmeta
 from dfmeta.errors import (
@@ -88,7 +88,7 @@ class BridgeLock:
         self._name = lock_name(ovsdb_connection, bridge)
         self._sock: socket.socket | None = None
 
-    def __enter__(self) -> BridgeLock:
+    def __enter__(self) -> Self:
         """Take the lock.
 
         :raises AlreadyRunningError: when another process holds it.
