@@ -61,6 +61,11 @@ def wall() -> float:
     return _clock.wall()
 
 
+def booted() -> float:
+    """Return the seconds from 1970-01-01 00:00 UTC to the start of the system."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def sleep(seconds: float) -> None:
     """Pause this thread; a greenthread lets the others run meanwhile."""
     _clock.sleep(seconds)

@@ -8,6 +8,7 @@ from typing import Any
 import promql_parser
 import yaml
 
+from dfmeta.admin.listener import ProcessMetrics
 from dfmeta.admin.troubles import TROUBLES
 from dfmeta.conf import limits
 from dfmeta.flows.pipeline import Purpose
@@ -19,7 +20,12 @@ DASHBOARD = json.loads((ROOT / "etc/grafana/dfmeta.json").read_text(encoding="ut
 ALERTS = yaml.safe_load((ROOT / "etc/prometheus/dfmeta-alerts.yaml").read_text(encoding="utf-8"))
 PAGE = (ROOT / "doc/source/metrics.rst").read_text(encoding="utf-8")
 DECLARED = declared()
-SERIES = {name: metric for metric in DECLARED for name in metric.series}
+OF_PROCESS = {
+    sample.name: Metric("", sample.name, "", "", dict.fromkeys(sample.labels, frozenset()), "")
+    for family in ProcessMetrics(registry=None).collect()
+    for sample in family.samples
+}
+SERIES = OF_PROCESS | {name: metric for metric in DECLARED for name in metric.series}
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}

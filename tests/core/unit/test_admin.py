@@ -1,11 +1,15 @@
 """The admin listener should tell health, metrics, version and listings, and nothing else."""
 
+import gzip
+import platform
 from importlib.metadata import version
+from pathlib import Path
 
 import eventlet
 import pytest
 import webob
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.parser import text_string_to_metric_families
 from webob.dec import wsgify
 
 from dfmeta.admin import listener as admin
@@ -81,6 +85,35 @@ def test_metrics_are_in_the_format_that_is_asked_for(application: AdminApplicati
         assert "dfmeta_test_total 3.0" in response.text
         assert response.text.endswith("# EOF\n") is (kind != PLAIN)
         assert int(response.headers["Content-Length"]) == len(response.body)
+
+
+def test_metrics_are_compressed_for_a_client_that_accepts_gzip(
+    application: AdminApplication,
+) -> None:
+    plain = (None, "", "identity", "br, deflate", "gzip;q=0", "x;;,")
+    gzipped = ("gzip", "deflate, GZIP;q=0.8", "*")
+    for accepted in (*plain, *gzipped):
+        coding = "gzip" if accepted in gzipped else None
+        headers = {} if accepted is None else {"Accept-Encoding": accepted}
+        request = webob.Request.blank("/metrics", headers=headers)
+        response = request.get_response(wsgify(application))
+        assert response.headers.get("Content-Encoding") == coding, accepted
+        text = gzip.decompress(response.body) if coding else response.body
+        assert b"dfmeta_test_total 3.0" in text, accepted
+        assert response.headers["Vary"] == "Accept, Accept-Encoding"
+        assert response.headers["Content-Length"] == str(len(response.body))
+
+
+def test_metrics_of_the_process_are_those_of_this_process(application: AdminApplication) -> None:
+    families = text_string_to_metric_families(ask(application, "/metrics").text)
+    samples = {sample.name: sample for family in families for sample in family.samples}
+    started = Path("/proc/self").stat().st_ctime
+    assert abs(samples["process_start_time_seconds"].value - started) < 60
+    assert 0 < samples["process_open_fds"].value < samples["process_max_fds"].value
+    assert samples["process_resident_memory_bytes"].value > 1 << 20
+    build = samples["dfmeta_build_info"]
+    assert build.labels == {"version": version("dfmeta"), "python": platform.python_version()}
+    assert build.value == 1
 
 
 def test_version_is_that_of_the_package(application: AdminApplication) -> None:
