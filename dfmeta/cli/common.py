@@ -118,12 +118,14 @@ def config_before(function: F) -> F:
 def _config_option(*, expose: bool) -> Callable[[F], F]:
     return click.option(
         CONFIG_FILE,
+        "--config-dir",
         "config_files",
         multiple=True,
-        metavar="FILE",
+        metavar="PATH",
         expose_value=expose,
         callback=_config_files,
-        help="Configuration file of the daemon. Repeatable; a later file overrides an earlier one.",
+        help="Configuration file of the daemon, or a directory of files that end in .conf. "
+        "Repeatable; a later file overrides an earlier one.",
     )
 
 

@@ -216,7 +216,8 @@ def _secret_files(conf: cfg.ConfigOpts) -> dict[str, list[str]]:
             # The path of a database file is not secret.
             open_value = name == "connection" and not urlsplit(value).password
             if value and not open_value and place and place.location is cfg.Locations.user:
-                files.setdefault(place.detail, []).append(name)
+                for path in dfmeta.conf.files_with(conf, name, group):
+                    files.setdefault(path, []).append(name)
     for group, name in _KEYS:
         path = (conf[group] if group else conf)[name]
         if path:

@@ -8,6 +8,7 @@ are not for dfmeta: there, only a name that is similar to one of dfmeta's option
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,8 @@ GROUPS = (
 )
 """Every group but ``[DEFAULT]``, with its options."""
 DEFAULT_FILES = ("/etc/dfmeta/dfmeta.conf",)
+_FILE: Final = "--config-file"
+_FOLDER: Final = "--config-dir"
 _SIGNALS = (
     "Signals: SIGHUP reads the configuration again, SIGTERM and SIGINT end it within 5 seconds."
 )
@@ -75,6 +78,8 @@ LOG: Final = [
 
 
 SAMPLE: Final = "etc/dfmeta/dfmeta.conf.sample lists all options"
+_NO_DEFAULTS: Final[dict[str, list[str]]] = {"default_config_files": [], "default_config_dirs": []}
+"""oslo.config searches home directories too, and reads a default directory before named files."""
 _SHARED: Final = ("DEFAULT", neutron.GROUP.name, neutron.OVN.name, "METADATA", "metadata")
 """Groups that files of Neutron and Nova have too."""
 _OF_OTHERS: Final = "state_path"
@@ -100,6 +105,13 @@ class _Options(cfg.ConfigOpts):
 
         parser.error = refuse
         return made
+
+    def get_location(self, name: str, group: str | None = None) -> Any:
+        """Return the place of a value; oslo.config names the last file that has the group."""
+        place = super().get_location(name, group)
+        if place is None or place.location is not cfg.Locations.user:
+            return place
+        return cfg.LocationInfo(place.location, next(files_with(self, name, group), place.detail))
 
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
@@ -139,8 +151,10 @@ def load(
 ) -> cfg.ConfigOpts:
     """Read the configuration and check every value.
 
-    :param files: configuration files; a later one overrides an earlier one. Without any, the
-        default file is read if it exists.
+    The files ``*.conf`` in the directory FILE.d are read after FILE, in the order of their names.
+
+    :param files: configuration files and directories with such; a later one overrides an earlier
+        one. If no file is named, the default file is read if it exists.
     :param args: further arguments of the command line, including oslo.config's own.
     :param cli: options of the command line that no configuration file has.
     :raises ConfigError: for a wrong value or an unreadable file.
@@ -149,17 +163,18 @@ def load(
     conf = _Options()
     register(conf)
     conf.register_cli_opts(list(cli))
-    named = [f"--config-file={file}" for file in files]
-    usual = [file for file in DEFAULT_FILES if _readable(file)]
+    named, others = _named(files, args)
     about = {
         "version": version("dfmeta"),
         "description": ABOUT.get(prog),
         "epilog": CLOSING.get(prog),
     }
     try:
-        conf([*named, *args], project="dfmeta", prog=prog, default_config_files=usual, **about)
+        named = list(_expanded(named))
+        words = [f"{option}={path}" for option, path in named]
+        conf([*words, *others], project="dfmeta", prog=prog, **_NO_DEFAULTS, **about)
     except (cfg.Error, OSError, UnicodeError) as error:
-        raise _unreadable(error, files) from error
+        raise _unreadable(error, [path for _option, path in named]) from error
     _check(conf)
     return conf
 
@@ -178,7 +193,7 @@ def thaw(values: Mapping[str, Mapping[str, Any]]) -> cfg.ConfigOpts:
     """Return the configuration that :func:`freeze` was given; no file is read."""
     conf = _Options()
     register(conf)
-    conf([], project="dfmeta", default_config_files=[], default_config_dirs=[])
+    conf([], project="dfmeta", **_NO_DEFAULTS)
     for name, options in own_opts():
         for option in options:
             value = values[name or "DEFAULT"][option.dest]
@@ -195,23 +210,69 @@ def unknown_options(conf: cfg.ConfigOpts) -> list[UnknownOptionError]:
     names["DEFAULT"] |= {"config_file", "config_dir", "config_source"}
     for network in attachments.networks(conf):
         names[f"{attachments.NETWORK}{network}"] = _names(attachments.NETWORK_OPTS)
-    space = conf._namespace
-    files = list(reversed(space._parsed)) if space is not None else []
-    if any(section.lower() == neutron.GROUP.name for sections in files for section in sections):
+    files = list(zip(conf.config_file, reversed(conf._namespace._parsed), strict=True))
+    if any(section.lower() == neutron.GROUP.name for _, sections in files for section in sections):
         # keystoneauth1's names; its import is a third of the CPU time of a daemon's start.
         names[neutron.GROUP.name] |= _names(neutron.sample_opts())
     return [
-        UnknownOptionError(
-            file=space._sections_to_file.get(section, "the configuration"), what=what, remedy=remedy
-        )
-        for sections in files
+        UnknownOptionError(file=file, what=what, remedy=remedy)
+        for file, sections in files
         for section, options in sections.items()
         for what, remedy in _unknown(section, options, names)
     ]
 
 
+def files_with(conf: cfg.ConfigOpts, name: str, group: str | None) -> Iterator[str]:
+    """Yield the configuration files that set an option; the first one is in force."""
+    option = conf._get_opt_info(name, group)["opt"]
+    former = [(old.group or group, old.name or option.name) for old in option.deprecated_opts]
+    names = [
+        (cfg._normalize_group_name(place or "DEFAULT"), word)
+        for place, word in ((group, option.name), (group, option.dest), *former)
+    ]
+    for file, sections in zip(reversed(conf.config_file), conf._namespace._normalized, strict=True):
+        if any(word in sections.get(place, ()) for place, word in names):
+            yield file
+
+
+def _named(files: Sequence[str], args: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the files and directories that are named, with their options, and other arguments."""
+    named = [(_FOLDER if os.path.isdir(file) else _FILE, file) for file in files]
+    others, words = [], iter(args)
+    for word in words:
+        option, sign, value = word.partition("=")
+        options = [name for name in (_FILE, _FOLDER) if name.startswith(option)]
+        if len(options) == 1 and (path := value if sign else next(words, "")):
+            named.append((options[0], path))
+        else:
+            others.append(word)
+    return named, others
+
+
+def _expanded(named: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the files in the order in which they are read, with the option of each.
+
+    :raises OSError: if a directory may not be read. A default file that may not be is left out.
+    """
+    if _FILE not in dict(named):
+        usual = [path for file in DEFAULT_FILES for path in (file, *_files_in(f"{file}.d"))]
+        yield from ((_FILE, path) for path in usual if _readable(path))
+    for option, path in named:
+        if option == _FILE or not os.path.isdir(path):
+            yield option, path
+        folder = f"{path}.d" if option == _FILE else path
+        yield from ((_FILE, file) for file in _files_in(folder))
+
+
+def _files_in(folder: str) -> list[str]:
+    if not os.path.isdir(folder):
+        return []
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".conf"))
+    return [os.path.join(folder, name) for name in names if not name.startswith(".")]
+
+
 def _unreadable(error: Exception, files: Sequence[str]) -> ConfigError:
-    option, value = "--config-file", ", ".join(files)
+    option, value = _FILE, ", ".join(files)
     cause = "there is no such file"
     remedy = "Name a file that exists and that this user may read"
     match error:
@@ -221,13 +282,14 @@ def _unreadable(error: Exception, files: Sequence[str]) -> ConfigError:
             value, cause = ", ".join(error.config_files), "this user may not read it"
             remedy = "Run it as root or as the daemon's user, or name a file that it may read"
         case cfg.ConfigDirNotFoundError():
-            option, value, cause = "--config-dir", error.config_dir, "there is no such directory"
+            option, value, cause = _FOLDER, error.config_dir, "there is no such directory"
         case cfg.ConfigFileParseError():
             value, cause = error.config_file, " ".join(error.msg.split())
             remedy = "Correct that line: an option is written name = value, in a [group]"
         case OSError():
             value, cause = str(error.filename or value), str(error.strerror)
         case UnicodeError():
+            value = ", ".join(file for file in files if not _is_text(file))
             cause, remedy = "it is not UTF-8", "Save it as plain text in UTF-8"
         case _:
             cause = str(error)
@@ -258,22 +320,29 @@ def _check_one(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> None
             # NaN passes the checks of a minimum and of a maximum.
             raise ValueError("it is not a number")
     except (cfg.Error, ValueError) as error:
+        cause = str(error).rpartition("is not valid: ")[2] or str(error)
+        if len(conf.config_file) > 1 and _variable(group, option) not in os.environ:
+            cause += f" ({next(files_with(conf, option.dest, group), '')})"
         raise ConfigError(
             option=f"[{group or 'DEFAULT'}] {option.name}",
             value="(secret)" if option.secret else without_password(_written(conf, group, option)),
-            cause=str(error).rpartition("is not valid: ")[2] or str(error),
+            cause=cause,
             remedy=f"Give {_wanted(option)}",
         ) from error
 
 
 def _written(conf: cfg.ConfigOpts, group: str | None, option: cfg.Opt) -> str:
-    variable = f"OS_{group or 'DEFAULT'}__{option.name}".upper()
+    variable = _variable(group, option)
     if variable in os.environ:
         # The environment overrides the files, see oslo_config.sources._environment.
         return os.environ[variable]
     former = [(old.group or group, old.name) for old in option.deprecated_opts]
     values, _location = conf._namespace._get_value([(group, option.name), *former])
     return str(values[-1]) if isinstance(values, list) else str(values)
+
+
+def _variable(group: str | None, option: cfg.Opt) -> str:
+    return f"OS_{group or 'DEFAULT'}__{option.name}".upper()
 
 
 def _wanted(option: cfg.Opt) -> str:
@@ -300,6 +369,13 @@ def _readable(file: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def _is_text(file: str) -> bool:
+    with contextlib.suppress(UnicodeError), open(file, encoding="utf-8") as text:
+        text.read()
+        return True
+    return False
 
 
 def _names(options: Iterable[cfg.Opt]) -> set[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -189,13 +189,16 @@ def take(conf: cfg.ConfigOpts, answer: Any) -> Differences:
     :raises ValueError: when *answer* is not such a document.
     """
     try:
-        files = tuple(str(path) for path in answer["files"])
-        differences = Differences(newer=_newer(files, float(answer["read_at"])))
-        if not set(files) <= set(_files(conf)):
-            differences.files = files
+        files, own = [str(path) for path in answer["files"]], _files(conf)
+        named = _named(files)
+        same = set(named) <= set(own)
+        # With the same files doctor sees those that were added to their directories.
+        newer = _newer(own if same else files, float(answer["read_at"]))
+        differences = Differences(newer=newer, files=None if same else named)
         for row in answer["options"]:
-            if _take_row(conf, row, differences) not in ("", *files):
-                differences.files = files
+            file = _take_row(conf, row, differences)
+            if file and file not in named and _named([*files, file]) != named:
+                differences.files = named
     except (KeyError, TypeError, AttributeError, ValueError, cfg.Error) as error:
         raise ValueError(f"it is not a list of options: {error}") from error
     return differences
@@ -260,10 +263,13 @@ def _group(name: Name) -> str | None:
 
 def _files(conf: cfg.ConfigOpts) -> list[str]:
     """Return the paths of the configuration files, in the order in which they are read."""
-    files = [Path(path).absolute() for path in conf.config_file or ()]
-    for directory in conf.config_dir or ():
-        files += sorted(Path(directory).absolute().glob("*.conf"))
-    return [str(path) for path in files]
+    return [str(Path(path).absolute()) for path in conf.config_file]
+
+
+def _named(files: Sequence[str]) -> tuple[str, ...]:
+    """Return the files without those in the directory FILE.d of another one."""
+    folders = {f"{file}.d" for file in files}
+    return tuple(file for file in files if str(Path(file).parent) not in folders)
 
 
 def _newer(files: Iterable[str], read_at: float) -> tuple[str, ...]:

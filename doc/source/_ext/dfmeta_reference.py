@@ -48,10 +48,9 @@ CLEANUP = "Remove dfmeta's flows, port, rules and route from this host, and exit
 """Of :data:`dfmeta.cmd.daemon.CLI`, which cannot be imported without os-ken."""
 OSLO: Mapping[str, str] = {
     "--help": "Show the usage, and end.",
-    "--config-file": "A file with options. Repeatable; a later file overrides an earlier one. "
-    "Without it and ``--config-dir``: ``/etc/dfmeta/dfmeta.conf``, if it exists.",
-    "--config-dir": "A directory whose ``*.conf`` files are read after the files that are named, "
-    "in the order of their names.",
+    "--config-file": "A file with options; ``*.conf`` in the directory FILE.d are read after it. "
+    "Repeatable; a later file overrides an earlier one. Without it: ``/etc/dfmeta/dfmeta.conf``.",
+    "--config-dir": "A directory whose ``*.conf`` files are read, in the order of their names.",
     "--version": "Show the version, and end.",
     "--shell_completion": "Print a script that completes these options in ``bash`` or ``zsh``. "
     "oslo.config 10.7.0 fails: it is without its templates.",

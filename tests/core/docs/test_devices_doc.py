@@ -77,5 +77,5 @@ def test_the_page_shows_each_command_and_names_each_option() -> None:
     assert [name for name in command.commands if f"# dfmeta devices {name} " not in PAGE] == []
     options = {opt for sub in command.commands.values() for par in sub.params for opt in par.opts}
     named = {"--tag", "--store", "--domain", "--file"}
-    assert options - {"--config-file", "domain", "folder"} == named
+    assert options - {"--config-file", "--config-dir", "domain", "folder"} == named
     assert [option for option in named if option not in PAGE] == []

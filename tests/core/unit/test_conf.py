@@ -1,14 +1,18 @@
 """A wrong value should stop the daemon with a line that names option, value and remedy."""
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.conf import nova, store
+from dfmeta.cli.doctor_command import make_inspection_options
+from dfmeta.conf import nova, store, values
 from dfmeta.conf.agent import layout_of
+from dfmeta.doctor.checks_daemon import OptionFacts
 from dfmeta.errors import ConfigError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.model import HttpHost
@@ -364,6 +368,90 @@ def test_default_files_give_way_to_others(tmp_path: Path, monkeypatch: pytest.Mo
     assert dfmeta.conf.load(files[:2], prog="x").df_metadata.port == 2
     monkeypatch.setattr(dfmeta.conf, "DEFAULT_FILES", (files[0], files[2]))
     assert dfmeta.conf.load((), prog="x").df_metadata.port == 1
+
+
+@pytest.fixture
+def drop_ins(tmp_path: Path) -> Path:
+    """A file whose directory has three, and another directory."""
+    main, folder, other = (tmp_path / name for name in ("main.conf", "main.conf.d", "other"))
+    main.write_text("[df_metadata]\nport = 1\nproxy_workers = 1\n[store]\nmax_body = 1024\n")
+    for path, text in (
+        (folder / "10.conf", "[df_metadata]\nport = 10\nhold_timeout = 3\n"),
+        (folder / "20.conf", "[df_metadata]\nport = 20\n"),
+        (folder / "30.conf.off", "[df_metadata]\nport = 30\n"),
+        (folder / ".40.conf", "[df_metadata]\nport = 40\n"),
+        (other / "1.conf", "[df_metadata]\nport = 100\n"),
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return main
+
+
+def test_files_of_a_directory_are_read_after_its_file_in_order(
+    drop_ins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, folder, other = str(drop_ins), str(drop_ins.parent), str(drop_ins.with_name("other"))
+    monkeypatch.setattr(dfmeta.conf, "DEFAULT_FILES", (main,))
+    for files, args, port in (
+        ([], [], 20),
+        ([main], [], 20),
+        ([], ["--config-file", main], 20),
+        ([], [f"--config-file={main}", "--debug"], 20),
+        ([main, other], [], 100),
+        ([other, main], [], 20),
+        ([], ["--config-dir", other], 100),
+        ([], ["--config-d", other, "--config-file", main], 20),
+        ([f"{main}.d/10.conf"], [], 10),
+    ):
+        conf = dfmeta.conf.load(files, prog="x", args=args)
+        assert conf.df_metadata.port == port, (files, args)
+        assert conf.df_metadata.hold_timeout == 3
+        assert conf.debug is ("--debug" in args)
+    conf = dfmeta.conf.load([main, other], prog="x")
+    names = ["main.conf", "main.conf.d/10.conf", "main.conf.d/20.conf", "other/1.conf"]
+    assert values.document(conf, 0)["files"] == [f"{folder}/{name}" for name in names]
+
+
+def test_fault_in_a_directory_is_reported_with_its_file(
+    drop_ins: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, file = str(drop_ins), f"{drop_ins}.d/20.conf"
+    for text in ("[df_metadata]\nport = 99999\n", "port\n", "[df_metadata]\nport = \xff\n"):
+        Path(file).write_text(text, encoding="latin-1")
+        with pytest.raises(ConfigError, match=re.escape(file)) as caught:
+            dfmeta.conf.load([main], prog="x")
+        assert "\n" not in str(caught.value)
+    Path(file).unlink()
+    Path(file).symlink_to("missing")
+    with pytest.raises(ConfigError, match=re.escape(file)):
+        dfmeta.conf.load([main], prog="x")
+    Path(file).unlink()
+    # A name of a group that later files have as well belongs to the file in which it stands.
+    Path(f"{main}.d/05.conf").write_text("[df_metadata]\nhold_timeot = 5\nhold_timeout = 2\n")
+    conf = dfmeta.conf.load([main], prog="x")
+    (error,) = dfmeta.conf.unknown_options(conf)
+    assert error.fields["file"] == f"{main}.d/05.conf"
+    places = [conf.get_location(name, "df_metadata") for name in ("proxy_workers", "hold_timeout")]
+    assert [place and place.detail for place in places] == [main, f"{main}.d/10.conf"]
+
+    def refuse(folder: str) -> list[str]:
+        raise PermissionError(13, "Permission denied", folder)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(ConfigError, match=re.escape(f"{main}.d")):
+        dfmeta.conf.load([main], prog="x")
+
+
+def test_each_file_with_a_secret_is_checked(drop_ins: Path) -> None:
+    secret = "[DEFAULT]\nmetadata_proxy_shared_secret = hunter2\n"
+    drop_ins.write_text(secret)
+    for name, text in (("10", "[DEFAULT]\ndebug = no\n"), ("20", secret)):
+        Path(f"{drop_ins}.d/{name}.conf").write_text(text)
+    conf = dfmeta.conf.load([str(drop_ins)], prog="x")
+    options = make_inspection_options(conf, OptionFacts())
+    assert options.secrets == {
+        path: ["metadata_proxy_shared_secret"] for path in (str(drop_ins), f"{drop_ins}.d/20.conf")
+    }
 
 
 def test_options_of_a_command_are_read_from_its_arguments(load: Load) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -119,6 +120,30 @@ def test_file_that_is_newer_than_the_daemons_reading_is_named(tmp_path: Path) ->
     for read_at, newer in ((file.stat().st_mtime + 1, ()), (1e9, (str(file),))):
         answer = json.loads(json.dumps(values.document(conf, read_at)))
         assert values.take(conf, answer).newer == newer
+
+
+def test_files_added_and_removed_in_a_directory_are_no_other_files(tmp_path: Path) -> None:
+    main, other = tmp_path / "dfmeta.conf", tmp_path / "other.conf"
+    folder = tmp_path / "dfmeta.conf.d"
+    folder.mkdir()
+    old, new = folder / "1.conf", folder / "2.conf"
+    secret = "[DEFAULT]\nmetadata_proxy_shared_secret ="
+    main.write_text(f"{secret} {SECRET}\n")
+    old.write_text("[df_metadata]\nport = 2\n")
+    running = values.document(dfmeta.conf.load([str(main)], prog="x"), read_at=1e9)
+    old.unlink()
+    new.write_text(f"{secret} another\n")
+    os.utime(main, (0, 0))
+    conf = dfmeta.conf.load([str(main)], prog="x")
+    assert values.take(conf, running) == Differences(
+        restart=["[df_metadata] port"], newer=(str(new),)
+    )
+    new.write_text("[df_metadata]\nport = 3\n")
+    conf = dfmeta.conf.load([str(main)], prog="x")
+    assert values.take(conf, running).files is None
+    other.write_text("[df_metadata]\nport = 4\n")
+    conf = dfmeta.conf.load([str(other)], prog="x")
+    assert values.take(conf, running).files == (str(main),)
 
 
 def test_option_of_environment_is_no_change(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
