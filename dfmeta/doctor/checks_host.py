@@ -297,20 +297,27 @@ def _for(wanted: HostSettings, remedy: str) -> str:
     return remedy.replace("`ip ", f"`ip -{wanted.version} ")
 
 
-def path(facts: PathFacts, wanted: HostSettings) -> Finding:
+def path(facts: PathFacts, wanted: HostSettings, *, firewalld: bool = False) -> Finding:
     """Check that the host lets a SYN from the switch reach the proxy, and the answer return.
 
     :param facts: the result for the version of IP of *wanted*.
+    :param firewalld: whether it runs.
     """
     if not facts.sent:
         return unknown(f"not probed: {facts.cause}")
     where = HttpHost(wanted.host_ip, wanted.port or 0).authority
     if not facts.answered:
-        version = wanted.version
+        listing = f"a packet filter drops it: `nft list ruleset`, `{_SAVE[wanted.version]}`"
+        edit = "firewall-cmd --permanent --zone=dfmeta"
+        zone = (
+            "firewalld refuses it: `firewall-cmd --permanent --new-zone=dfmeta`, "
+            f"`{edit} --add-interface={wanted.tap}`, `{edit} --add-port={wanted.port}/tcp`, and "
+            "`firewall-cmd --reload`"
+        )
         return wrong(
             f"guests' SYNs do not reach the proxy: {facts.cause}",
-            f"fix what the lines {_lines(wanted)} name; if all of them are ok, a packet filter "
-            f"drops it: `nft list ruleset`, `{_SAVE[version]}`",
+            f"fix what the lines {_lines(wanted)} name; if all of them are ok, "
+            f"{zone if firewalld else listing}",
         )
     if not facts.whole:
         return wrong(
@@ -350,15 +357,23 @@ def read_chains() -> tuple[Chain, ...] | None:
     return (*_of_nftables(listing or "{}"), *_of_iptables(tables))
 
 
-def firewall(chains: tuple[Chain, ...] | None, version: int) -> Finding:
+def read_managed(device: str) -> bool | None:
+    """Return whether NetworkManager manages a device; None if it does not run, or nmcli fails."""
+    answer = _output(["nmcli", "-g", "GENERAL.NM-MANAGED", "device", "show", device])
+    return None if answer is None else answer.strip() == "yes"
+
+
+def firewall(chains: tuple[Chain, ...] | None, version: int, *, firewalld: bool = False) -> Finding:
     """List the packet filter's base chains that drop each packet that no rule accepts.
 
     :param chains: None if no program can list them.
     :param version: version of IP.
+    :param firewalld: whether it runs: its chains accept by policy, and refuse by their last rule.
     """
-    if chains is None:
+    if chains is None and not firewalld:
         return unknown("neither nft nor iptables can be run")
-    names = [chain.name for chain in chains if version in chain.versions]
+    names = ["firewalld"] * firewalld
+    names += [chain.name for chain in chains or () if version in chain.versions]
     if not names:
         return ok("no base chain of the packet filter has the policy drop")
     return ok(

@@ -18,6 +18,8 @@ SKEW_MAX: Final = 60.0
 """Seconds that the clocks of two hosts may differ: the validity of certificates and tokens starts a
 little before they are issued, but not more than that."""
 DROP_IN: Final = "/etc/systemd/networkd.conf.d/50-dfmeta.conf"
+UNMANAGED: Final = "/etc/systemd/network/10-dfmeta.network"
+KEYFILE: Final = "/etc/NetworkManager/conf.d/90-dfmeta.conf"
 ANOTHER_IP: Final = "169.254.1.1"
 REMOVE_OVN_DEVICES: Final = (
     "`ip -o link show type veth | grep 'link-netns ovnmeta-' | grep -o 'tap[^@ ]*' | "
@@ -166,10 +168,16 @@ def clock(
         yield ok("the clock is not synchronised (adjtimex), and nothing here depends on it")
 
 
-def networkd(facts: NetworkdFacts) -> Finding:
-    """Check that systemd-networkd does not remove dfmeta's rules and route."""
+def networkd(facts: NetworkdFacts, tap: str) -> Finding:
+    """Check that systemd-networkd does not remove dfmeta's addresses, rules and route."""
     if not facts.running:
         return ok("systemd-networkd does not run")
+    if facts.network:
+        return wrong(
+            f"systemd-networkd configures {tap} by {facts.network}, and removes its addresses",
+            f"`printf '[Match]\\nName={tap}\\n[Link]\\nUnmanaged=yes\\n' > {UNMANAGED}`, and "
+            "`networkctl reload`",
+        )
     if facts.managed:
         lines = "".join(f"\\n{setting}=no" for setting in facts.managed)
         return wrong(
@@ -179,6 +187,20 @@ def networkd(facts: NetworkdFacts) -> Finding:
             "and `systemctl restart systemd-networkd`",
         )
     return ok("systemd-networkd does not remove rules and routes of other programs")
+
+
+def network_manager(managed: bool | None, tap: str) -> Finding:
+    """Check that NetworkManager leaves tap-metadata alone; None: it does not run."""
+    if managed is None:
+        return ok("NetworkManager does not run")
+    if managed:
+        return wrong(
+            f"NetworkManager manages {tap}: `nmcli networking off` and `nmcli device connect` "
+            "remove its addresses",
+            f"`printf '[keyfile]\\nunmanaged-devices+=interface-name:{tap}\\n' > {KEYFILE}`, and "
+            "`nmcli general reload`",
+        )
+    return ok(f"NetworkManager leaves {tap} alone")
 
 
 def ovn_metadata(

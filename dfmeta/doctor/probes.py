@@ -52,6 +52,7 @@ from dfmeta.host.process import (
     read_process,
     read_sockets,
 )
+from dfmeta.host.system import runs
 from dfmeta.model import Endpoint
 from dfmeta.ovsdb.external_ids import own_ids
 from dfmeta.ovsdb.rows import RESTORE_WAIT, Interface, Snapshot
@@ -487,6 +488,11 @@ class Inspection:
     def chains(self) -> tuple[Chain, ...] | None:
         """The packet filter's base chains that drop; None if no program can list them."""
         return read_chains()
+
+    @cached_property
+    def firewalld(self) -> bool:
+        """Whether firewalld runs."""
+        return runs("firewalld", self.root)
 
     @property
     def restore_wait(self) -> Finding:

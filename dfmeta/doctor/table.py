@@ -361,9 +361,11 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     *both(
         "firewall",
-        "Never wrong: the line names the base chains of nftables and iptables that drop what no "
-        "rule accepts. The check ``path`` shows whether guests' packets pass.",
-        lambda host, wanted, of: checks_host.firewall(of.chains, wanted.version),
+        "Never wrong: the line names firewalld, and the base chains of nftables and iptables that "
+        "drop what no rule accepts. The check ``path`` shows whether guests' packets pass.",
+        lambda host, wanted, of: checks_host.firewall(
+            of.chains, wanted.version, firewalld=of.firewalld
+        ),
     ),
     Check(
         "flow-restore-wait",
@@ -380,7 +382,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "is refused, or gets one with an incomplete checksum. It takes the path of a guest's SYN "
         "through all packet filters, rules and the listener.",
         needs=("daemon",),
-        run=lambda of: checks_host.path(of.path, of.wanted),
+        run=lambda of: checks_host.path(of.path, of.wanted, firewalld=of.firewalld),
         page="status",
     ),
     Check(
@@ -388,7 +390,9 @@ CHECKS: Final[tuple[Check, ...]] = (
         "As ``path``, over IPv6. Readiness does not wait for it.",
         only=("path-ipv6",),
         needs=("daemon",),
-        run=lambda of: checks_host.path(of.path.over(6), of.wanted.over(IPV6)),
+        run=lambda of: checks_host.path(
+            of.path.over(6), of.wanted.over(IPV6), firewalld=of.firewalld
+        ),
     ),
     Check(
         "somaxconn",
@@ -427,9 +431,18 @@ CHECKS: Final[tuple[Check, ...]] = (
     ),
     Check(
         "networkd",
-        "systemd-networkd runs and removes rules and routes of other programs at its restart; "
-        "dfmeta-agent adds them again within a second.",
-        run=lambda of: checks_system.networkd(read_networkd(of.root)),
+        "systemd-networkd runs and configures tap-metadata, or removes rules and routes of other "
+        "programs; dfmeta-agent adds them again within a second.",
+        run=lambda of: checks_system.networkd(read_networkd(of.root, of.wanted.tap), of.wanted.tap),
+        page="install",
+    ),
+    Check(
+        "network-manager",
+        "NetworkManager runs and manages tap-metadata, as ``nmcli`` reports.",
+        run=lambda of: checks_system.network_manager(
+            checks_host.read_managed(of.wanted.tap), of.wanted.tap
+        ),
+        page="install",
     ),
     Check(
         "ovn-metadata",

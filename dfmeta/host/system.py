@@ -1,4 +1,4 @@
-"""Reads the host: clock, conntrack, systemd-networkd, and its own way to the metadata address.
+"""Reads the host: clock, conntrack, other programs, and its own way to the metadata address.
 
 *root* is the root directory of the host's files: ``/``, or a mount point in a container.
 """
@@ -81,6 +81,8 @@ class NetworkdFacts:
     running: bool
     managed: Sequence[str] = ()
     """The settings among :data:`SETTINGS` that are on."""
+    network: str = ""
+    """The .network file by which it configures tap-metadata; empty: it leaves the device alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +142,24 @@ def read_clock() -> bool | None:
     return not status.value & _STA_UNSYNC
 
 
-def read_networkd(root: Path) -> NetworkdFacts:
-    """Read whether systemd-networkd runs and how it treats rules and routes of other programs."""
+def read_networkd(root: Path, device: str) -> NetworkdFacts:
+    """Read whether systemd-networkd runs, and how it treats others' rules and routes.
+
+    :param device: name of tap-metadata.
+    """
     values = dict.fromkeys(SETTINGS, True)
     for file in _networkd_files(root):
         values.update(_network_section(file))
-    return NetworkdFacts(_networkd_runs(root), tuple(name for name in SETTINGS if values[name]))
+    managed = tuple(name for name in SETTINGS if values[name])
+    return NetworkdFacts(_networkd_runs(root), managed, _network_file(root, device))
+
+
+def runs(program: str, root: Path) -> bool:
+    """Return whether a process has the name *program*, of at most 15 characters."""
+    with contextlib.suppress(FileNotFoundError):
+        names = of_each("comm", proc=root / "proc")
+        return program.encode() in {name.strip() for _pid, name in names}
+    return False
 
 
 def read_ovn_metadata(root: Path) -> OvnMetadataFacts:
@@ -217,6 +231,16 @@ def _networkd_runs(root: Path) -> bool:
         if names := {name.strip() for _pid, name in of_each("comm", proc=root / "proc")}:
             return _COMM in names
     return (root / "run/systemd/netif/state").exists()
+
+
+def _network_file(root: Path, device: str) -> str:
+    """Return the .network file of a device that systemd-networkd manages (sd-network.c)."""
+    with contextlib.suppress(OSError):
+        state = root / f"run/systemd/netif/links/{socket.if_nametoindex(device)}"
+        values = dict(line.partition("=")[::2] for line in _text(state).splitlines())
+        if values.get("ADMIN_STATE", "unmanaged") != "unmanaged":
+            return values.get("NETWORK_FILE", "")
+    return ""
 
 
 def _networkd_files(root: Path) -> Iterator[Path]:

@@ -5,10 +5,12 @@ import socket
 import threading
 from contextlib import closing
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 
 from dfmeta.doctor import services
+from dfmeta.doctor.checks_host import read_managed
 from dfmeta.doctor.services import ServiceRequest
 from dfmeta.host.listeners import client_user, listener_at, listeners_of
 from dfmeta.host.system import own_route, read_clock
@@ -19,6 +21,18 @@ USER = 65534
 def test_route_and_clock_of_the_kernel_are_read() -> None:
     assert own_route("203.0.113.77", but="lo") == ""
     assert read_clock() in (True, False)
+
+
+def test_network_manager_is_asked_about_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_managed("tap-x") is None
+    program, words = tmp_path / "nmcli", "-g GENERAL.NM-MANAGED device show tap-x"
+    for answer, managed in (("echo yes", True), ("echo no", False), ("exit 8", None)):
+        program.write_text(f'#!/bin/sh\n[ "$*" = "{words}" ] || exit 1\n{answer}\n')
+        program.chmod(0o755)
+        assert read_managed("tap-x") is managed, answer
 
 
 def test_listener_at_a_place_is_that_of_its_process() -> None:

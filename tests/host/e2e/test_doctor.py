@@ -26,8 +26,9 @@ user daemon configuration state_path secret-files disk ovsdb vswitchd version ov
 permissions sockets open-files bridge tap tap-vlan socket openflow fail-mode flow-restore-wait
 foreign-flows flows floods device address rule-from rule-oif route way-back neighbour rp_filter
 arp_ignore checksum listener path path-ipv6 somaxconn syncookies conntrack neighbours firewall
-networkd cloud source-libvirt store store-schema store-files clock guests ports address-ipv6
-rule-from-ipv6 rule-oif-ipv6 route-ipv6 way-back-ipv6 neighbour-ipv6 listener-ipv6 firewall-ipv6
+networkd network-manager cloud source-libvirt store store-schema store-files clock guests ports
+address-ipv6 rule-from-ipv6 rule-oif-ipv6 route-ipv6 way-back-ipv6 neighbour-ipv6 listener-ipv6
+firewall-ipv6
 """
 
 Line = dict[str, Any]

@@ -216,6 +216,8 @@ def test_chains_that_drop_are_listed_for_each_version_of_ip() -> None:
             (firewall(chains, 6), OK, "are dropped by nftables' chain inet f c:"),
             (firewall(chains[1:], 6), OK, "no base chain"),
             (firewall(None, 4), UNKNOWN, "neither nft nor iptables"),
+            (firewall(None, 4, firewalld=True), OK, "are dropped by firewalld:"),
+            (firewall(chains[1:], 4, firewalld=True), OK, "by firewalld, iptables' chain INPUT:"),
         ]
     )
 

@@ -130,7 +130,13 @@ def test_probe_is_judged_for_each_version() -> None:
             (path(PathFacts(sent=False, cause="not connected"), SETTINGS), UNKNOWN, "not connect"),
             (path(PathFacts(answered=True, seconds=0.0012), SETTINGS), OK, "in 1.2 ms"),
             (path(PathFacts(answered=True, whole=False), SETTINGS), WRONG, "incomplete TCP checks"),
-            (path(silent, SETTINGS), WRONG, "the host is silent"),
+            (path(silent, SETTINGS), WRONG, "the host is silent", "nft list ruleset"),
+            (
+                path(silent, SETTINGS, firewalld=True),
+                WRONG,
+                "",
+                "--add-port=18080/tcp`, and `firew",
+            ),
             (path(PathFacts(answered=True), wanted), OK, "[fd00:a9fe:a9fe:a9fe::a9fe]:18080"),
             (six, WRONG, "the host is silent", "listener-ipv6 name", "`ip6tables-save`"),
         ]

@@ -5,7 +5,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from dfmeta.doctor import checks_daemon, checks_flows, checks_services, checks_switch, checks_system
+from dfmeta.doctor import (
+    checks_daemon,
+    checks_flows,
+    checks_services,
+    checks_switch,
+    checks_system,
+)
 from dfmeta.doctor.checks_daemon import (
     DiskFacts,
     EngineFacts,
@@ -161,11 +167,24 @@ def test_clock_is_wrong_where_that_does_harm() -> None:
 def test_networkd_is_wrong_while_it_runs_and_removes_routes_or_rules() -> None:
     networkd, on = checks_system.networkd, ("ManageForeignRoutes",)
     no = "[Network]\\nManageForeignRoutes=no\\n"
+    taken = networkd(NetworkdFacts(True, network="/etc/a.network"), "tap-x")
     expect(
         [
-            (networkd(NetworkdFacts(False, on)), OK, ""),
-            (networkd(NetworkdFacts(True)), OK, ""),
-            (networkd(NetworkdFacts(True, on)), WRONG, "", no),
+            (networkd(NetworkdFacts(False, on), "tap-x"), OK, ""),
+            (networkd(NetworkdFacts(True), "tap-x"), OK, ""),
+            (networkd(NetworkdFacts(True, on), "tap-x"), WRONG, "", no),
+            (taken, WRONG, "configures tap-x by /etc/a.network", "Name=tap-x\\n[Link]"),
+        ]
+    )
+
+
+def test_network_manager_is_wrong_while_it_manages_the_device() -> None:
+    manager, line = checks_system.network_manager, "unmanaged-devices+=interface-name:tap-x\\n"
+    expect(
+        [
+            (manager(None, "tap-x"), OK, "does not run"),
+            (manager(False, "tap-x"), OK, "alone"),
+            (manager(True, "tap-x"), WRONG, "manages tap-x", line),
         ]
     )
 

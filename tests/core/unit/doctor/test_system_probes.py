@@ -13,12 +13,13 @@ from dfmeta.errors import ConfigError
 from dfmeta.host.listeners import client_user
 from dfmeta.host.process import AccountFacts, read_account, read_process, read_sockets
 from dfmeta.host.system import SETTINGS as MANAGED
-from dfmeta.host.system import read_networkd
+from dfmeta.host.system import read_networkd, runs
 from dfmeta.store.db import HEAD
 from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import Repository
 
 RULES, ROUTES = MANAGED
+DEVICE = "lo"
 USER = 65534
 
 
@@ -66,16 +67,30 @@ def test_files_of_networkd_are_read_in_its_own_order(tmp_path: Path) -> None:
         root = tmp_path / str(number)
         for name, text in files.items():
             write(root, name, text)
-        assert read_networkd(root).managed == managed, files
+        assert read_networkd(root, DEVICE).managed == managed, files
 
 
 def test_networkd_runs_when_its_process_does_and_not_for_what_it_has_left(tmp_path: Path) -> None:
     write(tmp_path, "run/systemd/netif/state", "")
-    assert read_networkd(tmp_path).running  # where no process can be seen at all
+    assert read_networkd(tmp_path, DEVICE).running  # where no process can be seen at all
     write(tmp_path, "proc/1/comm", "systemd\n")
-    assert not read_networkd(tmp_path).running
+    assert not read_networkd(tmp_path, DEVICE).running
     write(tmp_path, "proc/77/comm", "systemd-network\n")
-    assert read_networkd(tmp_path).running
+    assert read_networkd(tmp_path, DEVICE).running
+    assert [runs(name, tmp_path) for name in ("systemd", "firewalld")] == [True, False]
+
+
+def test_device_that_networkd_configures_is_known_by_its_file(tmp_path: Path) -> None:
+    state = f"run/systemd/netif/links/{socket.if_nametoindex(DEVICE)}"
+    file = "NETWORK_FILE=/etc/systemd/network/a.network\n"
+    for text, network in (
+        (f"# private\nADMIN_STATE=configured\n{file}", "/etc/systemd/network/a.network"),
+        (f"ADMIN_STATE=unmanaged\n{file}", ""),
+        ("", ""),
+    ):
+        write(tmp_path, state, text)
+        assert read_networkd(tmp_path, DEVICE).network == network
+    assert read_networkd(tmp_path, "no-such-device").network == ""
 
 
 def test_the_process_is_found_by_the_lock_that_it_holds(tmp_path: Path) -> None:
