@@ -184,11 +184,6 @@ def await_repair(host: OpenvSwitch, agent: Agent) -> None:
 def test_guests_see_a_pause_at_worst(
     host: OpenvSwitch, agent: Agent, busy: Busy, fault: Fault
 ) -> None:
-    pauses_at_worst(host, agent, busy, fault)
-
-
-def pauses_at_worst(host: OpenvSwitch, agent: Agent, busy: Busy, fault: Fault) -> None:
-    """Assert that all requests around a fault are answered."""
     # Nothing of the fault before is left.
     await_repair(host, agent)
     samples = busy.through(lambda: fault(host, agent))
