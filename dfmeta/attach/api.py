@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from dfmeta.attach import documents
 from dfmeta.attach.documents import NOT_HERE, ApiRefusalError, json_answer, refuse
+from dfmeta.attach.limits import Alone
 from dfmeta.attach.model import Attachment, Network, Parent, unknown_network
-from dfmeta.attach.trunk_loop import Alone
 from dfmeta.errors import AttachError
 from dfmeta.model import TTL_MAX, Answer, GuestRequest, Port, PortKind
 from dfmeta.runtime.clock import ANSWER_TIMEOUT

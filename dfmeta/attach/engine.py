@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from dfmeta import metrics
 from dfmeta.attach.choice import Choice, mac_in_use
+from dfmeta.attach.limits import Rate
 from dfmeta.attach.model import (
     Attachment,
     AttachmentDriver,
@@ -32,7 +33,7 @@ from dfmeta.attach.model import (
     unknown_network,
 )
 from dfmeta.attach.resync import Resync
-from dfmeta.attach.trunk_loop import Rate, TrunkLoop
+from dfmeta.attach.trunk_loop import TrunkLoop
 from dfmeta.errors import (
     AttachConflictError,
     AttachDriverError,

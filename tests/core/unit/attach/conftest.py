@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from eventlet.green import threading
 
-from dfmeta.attach import engine, trunk_loop
+from dfmeta.attach import engine, limits, trunk_loop
 from tests.core.unit.attach.support import Breaking, World
 
 
@@ -23,7 +23,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Breaking]:
 @pytest.fixture(autouse=True)
 def green_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the engine wait in the hub, as it does in the daemon."""
-    for module in (engine, trunk_loop):
+    for module in (engine, limits, trunk_loop):
         monkeypatch.setattr(module, "threading", threading)
     single = trunk_loop._Pass
     monkeypatch.setattr(

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta import metrics
-from dfmeta.attach import trunk_loop
+from dfmeta.attach import limits, trunk_loop
 from dfmeta.attach.choice import may_have, next_address, next_vid
+from dfmeta.attach.limits import Rate
 from dfmeta.attach.model import AttachmentState, Found, Network
-from dfmeta.attach.trunk_loop import Rate
 from dfmeta.errors import (
     AttachConflictError,
     AttachDriverError,
@@ -567,6 +567,6 @@ def test_a_bucket_fills_with_time() -> None:
 
 def test_buckets_are_bounded() -> None:
     bucket = Rate(1, lambda: 0.0)
-    assert all(bucket.take(str(number)) for number in range(trunk_loop.PORTS + 1))
+    assert all(bucket.take(str(number)) for number in range(limits.PORTS + 1))
     # That of the first was dropped for the last.
-    assert [bucket.take("0"), bucket.take(str(trunk_loop.PORTS))] == [True, False]
+    assert [bucket.take("0"), bucket.take(str(limits.PORTS))] == [True, False]
