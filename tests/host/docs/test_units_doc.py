@@ -68,9 +68,9 @@ def test_systemd_accepts_each_unit() -> None:
 
 def test_accounts_are_made_without_rights(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
-    file = ROOT / "etc/sysusers.d/dfmeta.conf"
-    subprocess.run(["systemd-sysusers", f"--root={tmp_path}", file], check=True)
+    files = sorted((ROOT / "etc/sysusers.d").iterdir())
+    subprocess.run(["systemd-sysusers", f"--root={tmp_path}", *files], check=True)
     entries = [line.split(":") for line in (tmp_path / "etc/passwd").read_text().splitlines()]
-    assert sorted(entry[0] for entry in entries) == [HAPROXY_ACCOUNT, WORKER_ACCOUNT]
+    assert sorted(entry[0] for entry in entries) == ["dfmeta", HAPROXY_ACCOUNT, WORKER_ACCOUNT]
     assert {entry[-1] for entry in entries} == {"/usr/sbin/nologin"}
-    assert len({entry[2] for entry in entries} | {"0"}) == 3
+    assert len({entry[2] for entry in entries} | {"0"}) == 4
