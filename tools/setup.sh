@@ -10,6 +10,7 @@
 #   tools/setup.sh --containers
 #                              also podman, containerd and dockerd, for the tests of dfmeta-cni, and
 #                              mmdebstrap, for that of the image
+#   tools/setup.sh --package   also mmdebstrap, for the Debian package
 #   tools/setup.sh --clients   also the clients of metadata that tools/soak runs: cloud-init of Debian's
 #                              newest release, cloudbase-init, os-collect-config, Ignition, the SDK of
 #                              JavaScript, a JDK and Go
@@ -441,8 +442,11 @@ user_mode_linux() {
 command -v apt-get >/dev/null || die "apt-get not found: only Debian and Ubuntu are supported"
 for part; do
     case $part in
-    --neutron | --real | --containers | --clients | --ovn | --bench) ;;
-    *) die "$part is not an option: use --neutron, --real, --containers, --clients, --ovn or --bench" ;;
+    --neutron | --real | --containers | --package | --clients | --ovn | --bench) ;;
+    *)
+        options="--neutron, --real, --containers, --package, --clients, --ovn or --bench"
+        die "$part is not an option: use $options"
+        ;;
     esac
 done
 mkdir -p "$cache"
@@ -477,6 +481,7 @@ for part; do
         user_mode_linux
         ;;
     --containers) containers ;;
+    --package) install debian-archive-keyring mmdebstrap ;;
     --clients) clients ;;
     --ovn) newer_ovn ;;
     --bench) bench ;;

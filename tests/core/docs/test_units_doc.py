@@ -8,6 +8,7 @@ from dfmeta.cmd import central, daemon
 from dfmeta.conf import agent, kinds, limits
 from dfmeta.store.api.checks import USERDATA_MAX
 from tests.core.docs.sources import ROOT
+from tools import package
 
 UNITS = ROOT / "etc/systemd"
 PAGE = (ROOT / "doc/source/install.rst").read_text(encoding="utf-8")
@@ -46,6 +47,17 @@ def test_a_service_that_ends_with_a_status_is_started_again_each_time() -> None:
         assert value(unit, "Restart") == "on-failure"
         assert value(unit, "StartLimitIntervalSec") == "0", "however often it happens"
         assert "RestartPreventExitStatus" not in unit.read_text(encoding="utf-8")
+
+
+def test_package_has_each_unit_and_a_version_that_sorts() -> None:
+    rules = (ROOT / "tools/debian/rules").read_text(encoding="utf-8")
+    services, sockets = re.findall(r"^(?:services|sockets) := (.*)$", rules, re.MULTILINE)
+    units = {f"dfmeta-{name}.service" for name in services.split()}
+    units |= {f"dfmeta-{name}.socket" for name in sockets.split()}
+    assert units == {path.name for path in UNITS.iterdir()}
+    versions = {"1.0": "1.0", "1.0rc2": "1.0~rc2", "1.1.dev3+gdev1": "1.1~dev3+gdev1"}
+    for version, wanted in versions.items():
+        assert package.debian_version(version, "debian-12") == f"{wanted}-1~deb12"
 
 
 def test_accounts_are_those_of_the_options() -> None:

@@ -32,8 +32,9 @@ _UNFINISHED = ".unfinished"
 _OCTAL = re.compile(r"\\([0-7]{3})")
 """A white space or a backslash in a path of mountinfo."""
 _PACKAGES = (
-    "ca-certificates conntrack curl dbus ethtool haproxy iproute2 iputils-ping kmod nftables "
-    "openssh-server openvswitch-switch procps python3-venv strace systemd systemd-sysv tcpdump udev"
+    "apparmor ca-certificates conntrack curl dbus ethtool haproxy iproute2 iputils-ping kmod "
+    "man-db nftables openssh-server openvswitch-switch procps python3-venv strace systemd "
+    "systemd-sysv tcpdump udev"
 )
 """Of a compute node, without a kernel."""
 RELEASES = ("dfmeta-1", "dfmeta-2")
@@ -222,15 +223,7 @@ def bootstrap(distribution: Distribution, packages: str, tree: Path) -> None:
 
 def disk(distribution: Distribution, folder: Path, emulator: Emulator) -> Disk:
     """Make a disk with this checkout in *folder*, which the caller removes."""
-    source = base(distribution, emulator)
-    tree = folder / "tree"
-    run(["cp", "-a", str(source), str(tree)], timeout=BUILD_TIMEOUT)
-    key = folder / "key"
-    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)])
-    authorized = tree / "root/.ssh/authorized_keys"
-    authorized.parent.mkdir(mode=0o700, exist_ok=True)
-    authorized.write_text(key.with_suffix(".pub").read_text())
-    _checkout(tree / "srv/dfmeta")
+    tree = _host(distribution, folder, emulator)
     wheel = wheel_of_checkout(folder)
     shutil.copy(wheel, tree / "srv")
     for release in RELEASES:
@@ -239,11 +232,51 @@ def disk(distribution: Distribution, folder: Path, emulator: Emulator) -> Disk:
     first, second = (packages / "dfmeta" for packages in _site_packages(tree))
     # With the time of each module, which its bytecode names.
     shutil.copytree(first, second, dirs_exist_ok=True)
+    return _disk(tree, folder, emulator)
+
+
+def disk_without_dfmeta(
+    distribution: Distribution, folder: Path, emulator: Emulator, *packages: Path
+) -> Disk:
+    """Make a disk in *folder* with packages in /srv, which are not installed."""
+    tree = _host(distribution, folder, emulator)
+    for release in (*RELEASES, "dfmeta"):
+        run(["rm", "-r", str(tree / "opt" / release)])
+    for package in packages:
+        shutil.copy(package, tree / "srv")
+    return _disk(tree, folder, emulator)
+
+
+def next_version(package: Path) -> Path:
+    """Make the same package of a later version, beside *package*."""
+    tree, target = package.with_suffix(".tree"), package.with_name(f"next-{package.name}")
+    run(["dpkg-deb", "--raw-extract", str(package), str(tree)], timeout=BUILD_TIMEOUT)
+    control = tree / "DEBIAN/control"
+    control.write_text(re.sub(r"(?m)^(Version: .*)$", r"\1.1", control.read_text()))
+    run(["dpkg-deb", "-Zgzip", "--build", str(tree), str(target)], timeout=BUILD_TIMEOUT)
+    shutil.rmtree(tree)
+    return target
+
+
+def _host(distribution: Distribution, folder: Path, emulator: Emulator) -> Path:
+    # The base, with the checkout, and a key for ssh in *folder*.
+    tree = folder / "tree"
+    run(["cp", "-a", str(base(distribution, emulator)), str(tree)], timeout=BUILD_TIMEOUT)
+    key = folder / "key"
+    run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)])
+    authorized = tree / "root/.ssh/authorized_keys"
+    authorized.parent.mkdir(mode=0o700, exist_ok=True)
+    authorized.write_text(key.with_suffix(".pub").read_text())
+    _checkout(tree / "srv/dfmeta")
+    return tree
+
+
+def _disk(tree: Path, folder: Path, emulator: Emulator) -> Disk:
     image = folder / "host.img"
     file_system(tree, image, SIZE)
     emulator.take_kernel(tree, folder)
     shutil.rmtree(tree)
-    return Disk(emulator, image, key)
+    return Disk(emulator, image, folder / "key")
 
 
 def in_chroot(tree: Path, *command: str, bare: bool = False) -> str:
@@ -267,7 +300,7 @@ def _uv() -> str | None:
 
 def environment(tree: Path, release: str) -> None:
     """Make a virtual environment below /opt in *tree*, without pip; see :func:`install`."""
-    in_chroot(tree, "python3", "-m", "venv", "--without-pip", f"/opt/{release}")
+    in_chroot(tree, "python3", "-m", "venv", "--without-pip", str(Path("/opt", release)))
 
 
 def install(tree: Path, release: str, *what: str) -> None:
@@ -276,7 +309,7 @@ def install(tree: Path, release: str, *what: str) -> None:
     uv takes a tenth of pip's time. It does not read an index of pip's configuration: pip is the
     second choice, as in ``tools/setup.sh``. No module is compiled; see :func:`compile_dfmeta`.
     """
-    python = f"/opt/{release}/bin/python"
+    python = str(Path("/opt", release, "bin/python"))
     if _uv():
         cached = ("env", f"UV_CACHE_DIR={_UV}.cache", "UV_LINK_MODE=copy", _UV, "pip", "install")
         with contextlib.suppress(CommandError):
