@@ -16,6 +16,7 @@ from tests.soak.real.images import Disk
 from tests.soak.real.libvirt import Libvirt
 from tests.soak.real.machine import Machine
 from tests.soak.real.node import Node
+from tools import package
 
 DISTRIBUTION = os.environ.get("DFMETA_TEST_DISTRIBUTION", images.USUAL.name)
 EMULATOR = os.environ.get("DFMETA_TEST_MACHINE", emulators.USUAL.name)
@@ -55,6 +56,20 @@ def node_without_ipv6(disk: Disk) -> Iterator[Node]:
         node = Node(machine.start())
         node.install()
         yield node
+
+
+@pytest.fixture(scope="module")
+def node_of_package() -> Iterator[Node]:
+    """A compute node without dfmeta, with its Debian package in /srv in two versions."""
+    distribution = images.DISTRIBUTIONS[DISTRIBUTION]
+    with ExitStack() as stack:
+        folder = netns.temporary_folder("package")
+        stack.callback(shutil.rmtree, folder)
+        first = package.build(DISTRIBUTION, images.wheel_of_checkout(folder), folder)
+        second = images.next_version(first)
+        emulator = emulators.EMULATORS[EMULATOR]
+        disk = images.disk_without_dfmeta(distribution, folder, emulator, first, second)
+        yield Node(stack.enter_context(Machine(disk)).start())
 
 
 @pytest.fixture(scope="session")
