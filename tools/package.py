@@ -57,7 +57,7 @@ def debian_version(version: str, release: str) -> str:
 def maintainer() -> str:
     """Return the maintainer of the package: the user of this host, as dch(1) has it."""
     address = os.environ.get("DEBEMAIL", f"dfmeta@{socket.getfqdn()}")
-    return f"{os.environ.get('DEBFULLNAME', 'dfmeta')} <{address}>"
+    return f"{os.environ.get('DEBFULLNAME', 'dfmeta developers')} <{address}>"
 
 
 def build(release: str, wheel: Path, target: Path, *, lintian: bool = False) -> Path:
@@ -105,6 +105,9 @@ def main(arguments: Sequence[str]) -> int:
     releases = options.release or list(images.DISTRIBUTIONS)
     target = ROOT / "dist"
     target.mkdir(exist_ok=True)
+    # The wheel's source is a copy without git.
+    version = run([sys.executable, "-m", "setuptools_scm"]).stdout.strip()
+    os.environ["SETUPTOOLS_SCM_PRETEND_VERSION_FOR_DFMETA"] = version
     with tempfile.TemporaryDirectory(prefix="dfmeta-wheel-") as folder:
         wheel = images.wheel_of_checkout(Path(folder))
         for release in releases:
