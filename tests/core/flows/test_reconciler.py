@@ -140,26 +140,6 @@ def test_ipv6_flows_go_with_the_hosts_ipv6_and_come_back_with_it() -> None:
         assert world.reconciler.reconcile() == 0
 
 
-def test_removing_a_port_removes_exactly_its_flows() -> None:
-    with World(tap=TAP6) as world:
-        world.plug(1)
-        world.introduce(Host(1))
-        world.introduce(Host6(1))
-        for table, priority in ((0, 300), (201, 200)):
-            place = {"table_id": table, "priority": priority}
-            world.foreign(match={"in_port": 4}, cookie=OUTPUT, **place)
-        before = picture(world.switch)
-        world.plug(2)
-        for n in range(1, 8):
-            world.introduce(Host(2, ip=f"10.0.0.{n}"))
-        for service in SERVICE6:
-            world.introduce(Host6(2), dst=service)
-        assert picture(world.switch) != before
-        world.unplug(2)
-        assert picture(world.switch) == before
-        assert world.reconciler.reconcile() == 0
-
-
 @pytest.mark.parametrize("tap", [TAP, TAP6])
 def test_cleaning_up_leaves_the_switch_as_it_was_before(tap: Tap) -> None:
     with World(tap=tap) as world:

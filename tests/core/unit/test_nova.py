@@ -1,7 +1,6 @@
 """Nova should get exactly what it needs to know, and its answer reach the guest as it is."""
 
 import errno
-import gzip
 import socket
 import ssl
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from dfmeta.errors import (
     BackendUnreachableError,
 )
 from dfmeta.http.pool import KeptConnection
-from dfmeta.model import Answer, GuestRequest, Identity
+from dfmeta.model import GuestRequest, Identity
 from dfmeta.proxy.backends import nova, nova_requests
 from dfmeta.proxy.backends.nova_requests import explain
 from dfmeta.runtime import clock
@@ -227,22 +226,6 @@ def test_404_of_a_common_path_is_an_unknown_instance(upstream: Upstream, backend
     ):
         saying(upstream, b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)
         assert ask(asking, GuestRequest("GET", path)).known == is_known, (status, path)
-
-
-def test_body_comes_byte_for_byte(upstream: Upstream, backend: Any) -> None:
-    body = gzip.compress(bytes(range(256)) * 400, mtime=0)
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=UTF-8\r\nContent-Encoding: gzip"
-
-    def until_the_end(_request: object) -> None:
-        upstream.connections[-1].sendall(b"%b\r\n\r\n%b" % (head, body))
-
-    for script in (
-        lambda _request: b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body),
-        until_the_end,
-    ):
-        upstream.script = script
-        wanted = Answer(200, body, headers=(("content-encoding", "gzip"),))
-        assert ask(backend(upstream)) == wanted
 
 
 def test_hop_by_hop_headers_end_here_and_others_pass(upstream: Upstream, backend: Any) -> None:

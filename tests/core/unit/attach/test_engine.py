@@ -242,19 +242,6 @@ def test_another_boot_frees_what_the_one_before_had(database: Breaking) -> None:
     world.check()
 
 
-def test_a_repeated_request_gives_the_same(world: World) -> None:
-    world.detach()
-    first = world.attach()
-    calls = list(world.plane.calls)
-    again, created = world.engine.attach(VM, wanted(mac="02:00:00:00:00:01", ip=None))
-    assert (again, created) == (first, False)
-    assert world.plane.calls == calls
-    world.detach()
-    world.detach()
-    assert world.engine.get(VM, "c1", "eth0") is None
-    world.check_nothing_leaked()
-
-
 def test_collecting(world: World) -> None:
     for name, fields in {
         "stays": {"owner": "a"},

@@ -14,12 +14,11 @@ from dfmeta.doctor.finding import CheckStatus, Finding
 from dfmeta.doctor.flow_diff import FlowState, addresses_of, entries, faulty, wanted_flows
 from dfmeta.flows.flow import Flow, Foreign, Seen, Value
 from dfmeta.flows.integration_bridge import guest_http, guest_syn
-from dfmeta.flows.pipeline import BR_META, TABLES, Layout, cookie_of, table_of
+from dfmeta.flows.pipeline import BR_META, Layout, cookie_of, table_of
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint, PortState
 from tests.core.unit.doctor.values import (
     ADDRESS,
-    ADDRESS6,
     IP,
     META_IP,
     META_NUMBER,
@@ -99,28 +98,6 @@ def test_nothing_is_judged_without_knowledge_but_what_is_never_ours() -> None:
     rows = entries([seen(flow), seen(flow, flow=None, table=9)], None, layout=LAYOUT)
     assert [row.state for row in rows] == [FlowState.UNCHECKED, FlowState.UNKNOWN]
     assert [row.table for row in rows] == ["classification", "9"]
-
-
-def test_flows_are_told_by_port_key_address_service_and_version() -> None:
-    rows = entries(map(seen, wanted_flows([PORT6], TAP6)), None, layout=LAYOUT)
-    of4, of6 = ({row.purpose: row for row in rows if row.family == version} for version in (4, 6))
-    key, key6 = "128.0.0.1", "fd00:a9fe:a9fe:a9fe:1::1"
-    for purpose in ("address", "reply"):
-        row = of4[purpose]
-        assert (row.ofport, row.key, row.address) == (1, key, "10.0.0.5")
-        row = of6[purpose]
-        assert (row.ofport, row.key, row.address) == (1, key6, str(ADDRESS6.ip))
-        assert row.service == str(ADDRESS6.service)
-    assert (of6["key-nd"].ofport, of6["key-nd"].key, of6["key-nd"].address) == (1, key6, "")
-    assert of6["guest-dad"].ofport is None
-    for purpose in ("guest-syn", "guest-http", "guest-fragment", "guest-nd", "service-nd"):
-        services = [row.service for row in rows if (row.purpose, row.family) == (purpose, 6)]
-        assert sorted(services) == sorted(TAP6.guest_ip6)
-    assert {row.table for row in rows} == {table.name for table in TABLES.values()}
-    syn = of4["guest-syn"]
-    assert (syn.ofport, syn.service, syn.packets, syn.bytes) == (1, TAP6.guest_ip, 7, 420)
-    (from_tap,) = [row for row in rows if row.purpose == "from-tap"]
-    assert from_tap.ofport == 9
 
 
 def test_a_key_is_read_with_the_hosts_own_prefix() -> None:

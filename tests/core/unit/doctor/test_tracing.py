@@ -87,23 +87,6 @@ def cut(text: str, service: str) -> str:
     return f"{before}{service}\n\nFinal flow: unchanged\n"
 
 
-def test_tables_flows_actions_and_the_packet_at_the_end_are_read() -> None:
-    trace = parse(THERE)
-    assert [hop.table for hop in trace.hops] == [0, 200]
-    assert [hop.purpose for hop in trace.hops] == [Purpose.GUEST_SYN, Purpose.ADDRESS]
-    assert [hop.priority for hop in trace.hops] == [300, 200]
-    assert trace.hops[1].outputs_to(9)
-    assert not trace.hops[1].outputs_to(4)
-    assert trace.final["nw_src"] == "128.0.0.1"
-    assert trace.final["tp_dst"] == "18080"
-    trace = parse(FOREIGN)  # nested tables, and a recirculation
-    assert [(hop.table, hop.matched) for hop in trace.hops] == [(0, True), (60, False)]
-    assert trace.hops[0].cookie == 0x1236
-    assert trace.hops[0].actions == ("set_field:0x1->reg0", "resubmit(,60)")
-    assert not trace.hops[0].ours
-    assert trace.final["nw_dst"] == "169.254.169.254"
-
-
 @given(st.text())
 def test_any_text_is_read(text: str) -> None:
     assert isinstance(parse(text), Trace)

@@ -33,27 +33,6 @@ def tags_of(
     return {device.name: tags for device, tags in matched.items()}
 
 
-def test_nic_and_disk_match_by_their_pci_addresses(machine: Machine, messages: list[str]) -> None:
-    machine.nic(f"{PCI}:02.0/virtio0/net/ens2", MAC)
-    machine.nic(f"{PCI}:03.0/net/ens3", OTHER_MAC)
-    machine.disk(f"{PCI}:06.0/virtio3/block/vda", partitions=2)
-    machine.disk(f"{PCI}:07.0/virtio4/block/vdb", partitions=1)
-    machine.disk("pci10000:e1/10000:e1:00.0/nvme/nvme0/nvme0n1")
-    for number in (2, 3):
-        wanted = nic("lan", bus="pci", address=f"0000:00:0{number}.0")
-        assert tags_of(machine, [wanted], messages) == {f"ens{number}": ["lan"]}
-    for address, name in (
-        ("0000:00:07.0", "vdb"),
-        ("00000000:00:07.0", "vdb"),
-        ("10000:e1:00.0", "nvme0n1"),
-        ("10000:E1:00.0", "nvme0n1"),
-    ):
-        assert tags_of(machine, [disk("db", bus="pci", address=address)], messages) == {
-            name: ["db"]
-        }
-    assert messages == []
-
-
 def test_device_behind_a_bridge_has_its_own_address(machine: Machine, messages: list[str]) -> None:
     machine.nic(f"{PCI}:02.0/0000:01:00.0/virtio0/net/enp1s0")
     assert tags_of(machine, [nic("a", bus="pci", address="0000:00:02.0")], messages) == {}

@@ -111,19 +111,6 @@ def test_missing_objects_are_made_and_stay_as_they_are(kernel: Kernel, wanted: W
     assert added == [], "the kernel announces an address that is added again"
 
 
-@pytest.mark.parametrize("name", ["address", "neighbour", "route", "rule"])
-def test_a_removed_object_is_made_again(kernel: Kernel, wanted: WantedSide, name: str) -> None:
-    side = HostSide(wanted)
-    side.ensure()
-    complete = kernel.state()
-    for key in objects_of(wanted)[name]:
-        del kernel.objects[name][key]
-        (step,) = side.ensure()
-        assert step in steps(wanted)
-        assert name in step
-        assert kernel.state() == complete
-
-
 def test_objects_with_other_contents_are_replaced(kernel: Kernel, wanted: WantedSide) -> None:
     side = HostSide(wanted)
     side.ensure()
