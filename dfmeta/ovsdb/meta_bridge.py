@@ -13,9 +13,13 @@ they have verified was changed meanwhile. They write only columns that differ, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
+
+from ovsdbapp.schema.open_vswitch import impl_idl
 
 from dfmeta.model import (
     TAP_MAC,
@@ -27,7 +31,7 @@ from dfmeta.model import (
     MetaNames,
 )
 from dfmeta.ovsdb.external_ids import META_KEYS
-from dfmeta.ovsdb.rows import SECURE, Interface, new_bridge, new_port, read_bridge, read_interface
+from dfmeta.ovsdb.rows import SECURE, Interface, read_bridge, read_interface
 
 SKIP_CLEANUP: Final = ("skip_cleanup", "true")
 """Key and value in ``external_ids`` with which Neutron's agent leaves a port alone."""
@@ -236,7 +240,7 @@ def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
     _refuse_elsewhere(idl.tables["Bridge"].rows.values(), places)
     bridge = _bridge(idl, names.bridge)
     if bridge is None:
-        bridge = new_bridge(idl, txn, names.bridge, home.datapath_type)
+        bridge = _new_bridge(idl, txn, names.bridge, home.datapath_type)
         bridge.external_ids = dict([mark])
         bridge.fail_mode = [SECURE]
     else:
@@ -365,6 +369,13 @@ def _refuse_elsewhere(bridges: Iterable[Any], places: Mapping[str, str]) -> None
                 raise TapElsewhereError(port.name, row.name, owner=owner_of_port(port))
 
 
+def _new_bridge(idl: Any, txn: Any, name: str, datapath_type: str) -> Any:
+    # With the internal port of its own name that every bridge has.
+    commands = _Commands(idl, txn)
+    added = commands.add_br(name, may_exist=False, datapath_type=datapath_type)
+    return commands.insert("Bridge", added)
+
+
 def _correct_bridge(row: Any, home: Any, names: MetaNames) -> None:
     kind, wanted = datapath_of(row), datapath_of(home)
     if kind != wanted:
@@ -381,8 +392,8 @@ def _ensure_port(idl: Any, txn: Any, bridge: Any, name: str, mark: tuple[str, st
     port = next((port for port in getattr(bridge, "ports", ()) if port.name == name), None)
     is_new = port is None
     if is_new:
-        port = new_port(idl, txn, name)
-        bridge.addvalue("ports", port)
+        commands = _Commands(idl, txn)
+        port = commands.insert("Port", commands.add_port(bridge.name, name, may_exist=False))
     interface = _only_interface(idl, txn, port)
     if is_new:
         interface.external_ids = dict([mark, SKIP_CLEANUP])
@@ -438,3 +449,35 @@ def _member(bridge: Any, name: str) -> Interface | None:
     return (
         read_interface(bridge.name, port, rows[0]) if [row.name for row in rows] == [name] else None
     )
+
+
+class _Commands(impl_idl.OvsdbIdl):  # type: ignore[misc]  # ovsdbapp has no types
+    """The commands of ``ovsdbapp.schema.open_vswitch.api.API``; each runs by :meth:`insert`.
+
+    ovsdbapp has a connection, a thread and transactions of its own. Here the caller runs the IDL
+    and commits, so that a command only changes rows.
+
+    :param idl: an IDL with the rows that the commands look for.
+    :param txn: its transaction.
+    """
+
+    def __init__(self, idl: Any, txn: Any) -> None:
+        self._txn = txn
+        self._connection = SimpleNamespace(idl=idl, is_running=True, lock=nullcontext())
+        # Commands that add ports note their interfaces here, for whoever waits for ovs-vswitchd.
+        txn.expected_ifaces = set()
+        super().__init__(self._connection, start=False)
+
+    @property
+    def ovsdb_connection(self) -> Any:
+        """Return the connection of this object; the base class keeps one for the whole process."""
+        return self._connection
+
+    @ovsdb_connection.setter
+    def ovsdb_connection(self, connection: Any) -> None:
+        """Ignore the value: the base class sets the connection that it was just given."""
+
+    def insert(self, table: str, command: Any) -> Any:
+        """Run a command that adds a row to *table*, and return the row."""
+        command.run_idl(self._txn)
+        return self.idl.tables[table].rows[command.result]

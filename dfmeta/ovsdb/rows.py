@@ -170,29 +170,6 @@ class Rows:
         return (place.read() for place in self.places.values() if place.bridge.name == bridge)
 
 
-def new_bridge(idl: Any, txn: Any, name: str, datapath_type: str, *ports: Any) -> Any:
-    """Insert a bridge with its own internal port and other *ports*, and return it."""
-    bridge = txn.insert(idl.tables["Bridge"])
-    bridge.name, bridge.datapath_type = name, datapath_type
-    bridge.ports = [new_port(idl, txn, name, type="internal"), *ports]
-    (root,) = idl.tables["Open_vSwitch"].rows.values()
-    root.addvalue("bridges", bridge)
-    return bridge
-
-
-def new_port(idl: Any, txn: Any, name: str, **columns: Any) -> Any:
-    """Insert a port with its interface, and return the port.
-
-    :param columns: columns of the interface.
-    """
-    port, interface = (txn.insert(idl.tables[table]) for table in ("Port", "Interface"))
-    port.name = interface.name = name
-    port.interfaces = [interface]
-    for column, value in columns.items():
-        setattr(interface, column, value)
-    return port
-
-
 def read_bridge(row: Any) -> Bridge:
     """Return the columns of a Bridge row that were read."""
     number = "".join(_column(row, "datapath_id", ()))

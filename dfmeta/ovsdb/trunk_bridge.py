@@ -27,7 +27,7 @@ from typing import Any, Final
 from dfmeta.errors import UsageError
 from dfmeta.model import NAME_MAX
 from dfmeta.ovsdb.idl import Columns, OvsdbClient, verify
-from dfmeta.ovsdb.rows import Interface, Rows, new_bridge, new_port
+from dfmeta.ovsdb.rows import Interface, Rows
 from dfmeta.ovsdb.subport_list import KEY
 from dfmeta.ovsdb.trunks import INSTANCE_KEYS, PARENT
 
@@ -296,13 +296,16 @@ def _enable(rows: Rows, txn: Any, vm: Interface) -> None:
     ids, moved = wired | dict([MARK]), _moved(vm)
     verify_as_read(rows, txn, vm)
     near = new_port(
-        rows.idl, txn, inner, type="patch", options={"peer": outer}, external_ids=ids | moved
+        rows, txn, inner, type="patch", options={"peer": outer}, external_ids=ids | moved
     )
-    far = new_port(rows.idl, txn, outer, type="patch", options={"peer": inner}, external_ids=ids)
+    far = new_port(rows, txn, outer, type="patch", options={"peer": inner}, external_ids=ids)
     _move_vlan(port, near)
     far.trunks = [UNTAGGED]
-    bridge = new_bridge(rows.idl, txn, name, home.datapath_type, far, port)
+    bridge = txn.insert(rows.idl.tables["Bridge"])
+    bridge.name, bridge.datapath_type = name, home.datapath_type
     bridge.external_ids = dict([MARK])
+    bridge.ports = [new_port(rows, txn, name, type="internal"), far, port]
+    rows.root.addvalue("bridges", bridge)
     home.delvalue("ports", port)
     home.addvalue("ports", near)
     _delete_keys(interface, moved)
@@ -338,6 +341,19 @@ def _disable(rows: Rows, txn: Any, vm: Interface, inner: Interface, name: str) -
     rows.root.delvalue("bridges", trunk)
     home.delvalue("ports", near)
     home.addvalue("ports", port)
+
+
+def new_port(rows: Rows, txn: Any, name: str, **columns: Any) -> Any:
+    """Insert a port with its interface, and return the port.
+
+    :param columns: columns of the interface.
+    """
+    port, interface = (txn.insert(rows.idl.tables[table]) for table in ("Port", "Interface"))
+    port.name = interface.name = name
+    port.interfaces = [interface]
+    for column, value in columns.items():
+        setattr(interface, column, value)
+    return port
 
 
 def verify_as_read(rows: Rows, txn: Any, interface: Interface) -> None:

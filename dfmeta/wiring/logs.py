@@ -111,7 +111,7 @@ def set_up_logging(*, debug: bool, use_json: bool) -> None:
     level = logging.DEBUG if debug else logging.INFO
     logging.basicConfig(handlers=[handler], level=level, force=True)
     # These libraries log each message and each transaction with its contents.
-    loud = ("os_ken", "ofp_event", "pyroute2", "asyncio", "alembic", "sqlalchemy")
+    loud = ("os_ken", "ofp_event", "ovsdbapp", "pyroute2", "asyncio", "alembic", "sqlalchemy")
     for name in (*loud, "keystoneauth", "urllib3", "stevedore"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # It logs a line for each connection error; dfmeta handles these itself, or ends with them.

@@ -26,8 +26,8 @@ from dfmeta.model import ATTACHMENT_KEY, NAME_MAX
 from dfmeta.model import ATTACHMENT_KEY as KEY
 from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.idl import Act, Ovsdb, reconfigure, verify
-from dfmeta.ovsdb.rows import Interface, InterfacePlace, Rows, new_port, without_number
-from dfmeta.ovsdb.trunk_bridge import agent_of, is_ours
+from dfmeta.ovsdb.rows import Interface, InterfacePlace, Rows, without_number
+from dfmeta.ovsdb.trunk_bridge import agent_of, is_ours, new_port
 from dfmeta.ovsdb.trunks import PARENT
 from dfmeta.ovsdb.vif import ADDRESS_KEY, INSTANCE_KEY
 from dfmeta.ovsdb.vswitchd import Vswitchd, VswitchdError
@@ -318,7 +318,7 @@ def _create(rows: Rows, txn: Any, ends: Iterable[_End], trunk: str) -> bool:
             continue
         if place is not None:
             _delete([place])
-        port = new_port(rows.idl, txn, end.name)
+        port = new_port(rows, txn, end.name)
         end.write(port, port.interfaces[0])
         rows.bridges[end.bridge].addvalue("ports", port)
     return changed

@@ -65,6 +65,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
 ONLY_IN: dict[str, set[str]] = {
     "eventlet": {"runtime"},
     "os_ken": {"flows", "packets", "apps"},
+    "ovsdbapp": {"ovsdb"},
     "ovs": {"ovsdb"},
     "pyroute2": {"host"},
     "oslo_config": {"conf", "wiring", "cli", "cmd"},
