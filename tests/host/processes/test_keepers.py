@@ -12,11 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from dfmeta.cmd import holder
-from dfmeta.cmd.keepers import FD_NAMES, HolderKeeper, SystemdKeeper
+from dfmeta.cmd.keepers import HolderKeeper, SystemdKeeper
 from dfmeta.errors import HostError
 from dfmeta.host.process import named_sockets
 from dfmeta.runtime import clock
-from tests.core.unit.test_keepers import TERMS, Systemd, listener, same, six, systemd
+from tests.core.unit.test_keepers import FD_NAME, TERMS, listener, same, six, systemd
+from tests.harness.activator import Manager
 from tests.harness.poll import DEADLINE, wait_for
 
 __all__ = ["listener", "six", "systemd"]
@@ -51,17 +52,15 @@ def connect(name: str) -> socket.socket:
 
 
 def test_systemd_gets_the_listener_of_a_daemon_that_ran_without_it(
-    systemd: Systemd, held: HolderKeeper, listener: socket.socket
+    systemd: Manager, held: HolderKeeper, listener: socket.socket
 ) -> None:
     held.keep([listener.fileno()])
     held.release()
     again = HolderKeeper(held.name, TERMS)
-    assert same(SystemdKeeper(systemd.environ, again).take(), listener)
-    for _ in FD_NAMES:
-        systemd.message()
-    message, fds = systemd.message()
-    assert message.startswith("FDSTORE=1")
-    assert same(fds, listener)
+    environ = {"NOTIFY_SOCKET": str(systemd.path)}
+    assert same(SystemdKeeper(environ, again).take(), listener)
+    assert systemd.heard(f"FDSTORE=1\nFDNAME={FD_NAME}")
+    assert same([os.dup(fd) for fd in systemd.stored], listener)
     assert not again.take()
 
 
