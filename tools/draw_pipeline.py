@@ -25,8 +25,8 @@ from xml.sax.saxutils import escape
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dfmeta.flows import pipeline
-from dfmeta.flows.flow import PORT_IN_PORT, Flow, Output, Reclassify, ToController
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
+from dfmeta.flows.openflow import PORT_IN_PORT, Flow, Output, Reclassify, ToController
 from dfmeta.flows.pipeline import BR_INT, TABLES, Layout, Priority, Purpose, Stage
 from dfmeta.identity.key import SLOTS, SLOTS6
 from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop

@@ -18,8 +18,8 @@ from typing import TypeVar
 from dfmeta import metrics
 from dfmeta.apps.reconciler import Reconciler
 from dfmeta.errors import DfmetaError, PacketError
-from dfmeta.flows.flow import PORT_IN_PORT, Action, Output
 from dfmeta.flows.integration_bridge import towards_proxy
+from dfmeta.flows.openflow import PORT_IN_PORT, Action, Output
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import Learned
 from dfmeta.model import Endpoint, GuestAddress

@@ -20,8 +20,8 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps.channel import Channel
 from dfmeta.errors import DfmetaError, PacketError
-from dfmeta.flows.flow import Output
 from dfmeta.flows.integration_bridge import Tap
+from dfmeta.flows.openflow import Output
 from dfmeta.flows.pipeline import METADATA_PORT
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import HttpHost

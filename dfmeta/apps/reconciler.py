@@ -38,8 +38,8 @@ from dfmeta import metrics
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
 from dfmeta.apps.floods import Drops
 from dfmeta.errors import DfmetaError, NotConnectedError, SwitchError, SwitchTimeoutError
-from dfmeta.flows.flow import Flow, comes_in_at
 from dfmeta.flows.integration_bridge import ServedEndpoint
+from dfmeta.flows.openflow import Flow, comes_in_at
 from dfmeta.flows.pipeline import Purpose, purpose_of
 from dfmeta.flows.reading import read_address, read_next_hop
 from dfmeta.flows.wire import DumpedFlow, Wire

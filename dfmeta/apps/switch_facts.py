@@ -19,7 +19,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.errors import SwitchError
-from dfmeta.flows.flow import Foreign, Seen
+from dfmeta.flows.openflow import Foreign, Seen
 from dfmeta.flows.pipeline import BR_META, Layout, Stage, is_ours
 from dfmeta.flows.port_down import PortBits
 from dfmeta.flows.wire import DumpedFlow, Wire

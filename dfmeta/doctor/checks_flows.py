@@ -10,7 +10,7 @@ from dfmeta.doctor.facts import HostSettings, MetaSide
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.doctor.flow_diff import FlowEntry, FlowState, drops_flood
 from dfmeta.flows.family import IPV6, family_of, solicited_node
-from dfmeta.flows.flow import (
+from dfmeta.flows.openflow import (
     ARP_REQUEST,
     ETH_TYPE_ARP,
     ETH_TYPE_IPV6,

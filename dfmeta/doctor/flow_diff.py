@@ -15,9 +15,9 @@ from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.find_port import ovsdb_ports
 from dfmeta.errors import NotRunningError, SwitchError
 from dfmeta.flows import meta_bridge
-from dfmeta.flows.flow import Flow, Seen, Value
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
 from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows.openflow import Flow, Seen, Value
 from dfmeta.flows.pipeline import Layout, Purpose, cookie_of, table_of
 from dfmeta.flows.reading import read_address, read_next_hop, read_service, version_of
 from dfmeta.identity.key import IN_PORT, Keys, MetaKeys

@@ -18,9 +18,9 @@ from dfmeta.doctor.finding import first_fault
 from dfmeta.doctor.flow_diff import meta_tap_of, purpose_name
 from dfmeta.doctor.trace_output import NOTATIONS, ROUTER_MAC, SOURCE_PORT, Hop, Trace, tcp
 from dfmeta.flows.family import solicited_node
-from dfmeta.flows.flow import ARP_REQUEST, ND_NEIGHBOR_SOLICIT
 from dfmeta.flows.integration_bridge import Tap
 from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows.openflow import ARP_REQUEST, ND_NEIGHBOR_SOLICIT
 from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage, table_of
 from dfmeta.flows.port_down import PortBits
 from dfmeta.identity.key import NEXT_HOP_MAC

@@ -19,7 +19,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 from os_ken.ofproto import oxm_fields
 
-from dfmeta.flows.flow import Action, Opaque, Output, SetField, Value
+from dfmeta.flows.openflow import Action, Opaque, Output, SetField, Value
 
 _HEAD = struct.Struct(ofp.OFP_FLOW_STATS_0_PACK_STR)
 _PAIR = struct.Struct("!HH")
@@ -57,7 +57,7 @@ ofp_parser.OFPFlowStatsReply.cls_stats_body_cls = Entry
 
 @dataclass(frozen=True, slots=True)
 class Lean:
-    """The contents of an entry, in the values of :mod:`dfmeta.flows.flow`."""
+    """The contents of an entry, in the values of :mod:`dfmeta.flows.openflow`."""
 
     table: int
     priority: int

@@ -24,7 +24,7 @@ from typing import Final
 
 from os_ken.lib.packet.icmpv6 import ND_OPTION_TLA
 
-from dfmeta.flows.flow import (
+from dfmeta.flows.openflow import (
     ARP_REPLY,
     ARP_REQUEST,
     ETH_TYPE_ARP,

@@ -41,7 +41,7 @@ from dfmeta.flows.family import (
     neighbour_discovery,
     next_hop_request,
 )
-from dfmeta.flows.flow import (
+from dfmeta.flows.openflow import (
     ARP_REQUEST,
     ETH_TYPE_ARP,
     ETH_TYPE_IP,

@@ -23,7 +23,8 @@ from dfmeta.flows.family import (
     icmpv6_message,
     key_request,
 )
-from dfmeta.flows.flow import (
+from dfmeta.flows.integration_bridge import ServedEndpoint
+from dfmeta.flows.openflow import (
     ARP_REQUEST,
     ETH_TYPE_ARP,
     ND_NEIGHBOR_SOLICIT,
@@ -37,7 +38,6 @@ from dfmeta.flows.flow import (
     flow,
     frames_of,
 )
-from dfmeta.flows.integration_bridge import ServedEndpoint
 from dfmeta.flows.pipeline import METADATA_PORT, Purpose, Stage
 from dfmeta.identity.key import MetaKeys
 from dfmeta.model import Endpoint, GuestAddress

@@ -3,7 +3,7 @@
 This is the only module with numbers. Other modules name a table by its :class:`Stage` and a flow by
 its :class:`Purpose`; the numbers on the switch come from :class:`Layout`, which depends on the
 options ``table_base``, ``classification_table`` and ``hook_priority``.
-:func:`dfmeta.flows.flow.flow` checks each flow against the declaration when it builds it.
+:func:`dfmeta.flows.openflow.flow` checks each flow against the declaration when it builds it.
 
 The cookie identifies the kind of a flow, so that a dump can be read without the process that added
 the flow::

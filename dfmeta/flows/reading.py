@@ -16,7 +16,7 @@ from typing import Final
 
 from dfmeta.errors import KeyRangeError
 from dfmeta.flows.family import Family, family_of
-from dfmeta.flows.flow import (
+from dfmeta.flows.openflow import (
     ETH_TYPE_ARP,
     ETH_TYPE_IP,
     ETH_TYPE_IPV6,

@@ -20,7 +20,7 @@ from os_ken.ofproto.ofproto_common import NX_EXPERIMENTER_ID
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
 from dfmeta.flows.entry import Entry, Lean, read
-from dfmeta.flows.flow import (
+from dfmeta.flows.openflow import (
     Action,
     Flow,
     Move,

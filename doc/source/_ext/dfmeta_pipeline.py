@@ -18,7 +18,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import nested_parse_with_titles
 
-from dfmeta.flows.flow import (
+from dfmeta.flows.openflow import (
     ETH_TYPE_ARP,
     ETH_TYPE_IP,
     ETH_TYPE_IPV6,

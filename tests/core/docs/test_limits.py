@@ -10,8 +10,8 @@ import pytest
 from dfmeta import conf
 from dfmeta.conf import agent
 from dfmeta.errors import ConfigError
-from dfmeta.flows.flow import ETH_TYPE_ARP, IPPROTO_TCP, Flow, Output
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
+from dfmeta.flows.openflow import ETH_TYPE_ARP, IPPROTO_TCP, Flow, Output
 from dfmeta.flows.pipeline import METADATA_PORT, Purpose
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress
 from tests.core.docs.sources import ROOT, sources

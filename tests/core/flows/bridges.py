@@ -12,8 +12,8 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from dfmeta.flows import integration_bridge, meta_bridge
-from dfmeta.flows.flow import Action, Flow
 from dfmeta.flows.integration_bridge import ServedEndpoint
+from dfmeta.flows.openflow import Action, Flow
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, METADATA_PORT, Layout
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.key import MetaKeys

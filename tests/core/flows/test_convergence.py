@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dfmeta.apps import reconciler as reconciler
-from dfmeta.flows.flow import Flow
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
+from dfmeta.flows.openflow import Flow
 from dfmeta.flows.pipeline import RATES, Purpose, is_ours
 from dfmeta.model import Endpoint, GuestAddress, Port, PortId
 from dfmeta.runtime import hub

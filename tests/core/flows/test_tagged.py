@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.flows.flow import TAGGED
+from dfmeta.flows.openflow import TAGGED
 from dfmeta.flows.pipeline import CONTROLLER_ID
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import Frame, ends_of, mac, tagged

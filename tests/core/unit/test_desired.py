@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.flow import Flow, Move, SetField
 from dfmeta.flows.integration_bridge import ServedEndpoint, fixed_flows, guest_flows
+from dfmeta.flows.openflow import Flow, Move, SetField
 from dfmeta.flows.pipeline import Purpose, Stage
 from dfmeta.identity.key import SLOTS, SLOTS6
 from dfmeta.model import VID_MAX

@@ -13,8 +13,8 @@ from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.flows import wire as wire_module
 from dfmeta.flows.entry import Entry, Lean, read
-from dfmeta.flows.flow import Action, Flow, Opaque, SetField
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
+from dfmeta.flows.openflow import Action, Flow, Opaque, SetField
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.key import SLOT6

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfmeta.errors import PipelineError
-from dfmeta.flows.flow import (
+from dfmeta.flows.openflow import (
     TAGGED,
     UNTAGGED,
     Move,

@@ -11,8 +11,8 @@ from dfmeta.cmd import daemon
 from dfmeta.cmd.ports import port_rows
 from dfmeta.doctor import agent
 from dfmeta.flows.family import next_hop_request, senders_of
-from dfmeta.flows.flow import Flow, SetField
 from dfmeta.flows.integration_bridge import ServedEndpoint, guest_flows, usable_next_hops
+from dfmeta.flows.openflow import Flow, SetField
 from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose
 from dfmeta.flows.reading import FOUND, read_address, read_next_hop, read_service
 from dfmeta.flows.wire import Wire

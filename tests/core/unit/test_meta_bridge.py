@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from dfmeta.apps.floods import BY_FLOW
 from dfmeta.flows import integration_bridge, meta_bridge
 from dfmeta.flows.entry import Entry
-from dfmeta.flows.flow import Flow, Value
 from dfmeta.flows.integration_bridge import ServedEndpoint
+from dfmeta.flows.openflow import Flow, Value
 from dfmeta.flows.pipeline import BR_META, Layout, Purpose, cookie_of
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import Wire

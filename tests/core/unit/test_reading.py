@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.flow import Flow, SetField, Value
 from dfmeta.flows.integration_bridge import ServedEndpoint, address_flows, fixed_flows, guest_flows
+from dfmeta.flows.openflow import Flow, SetField, Value
 from dfmeta.flows.pipeline import BR_INT, Purpose
 from dfmeta.flows.reading import NONE, FlowAddress, read_address, read_service, version_of
 from dfmeta.identity.key import IN_PORT, SLOT6, SLOTS, SLOTS6, Keys

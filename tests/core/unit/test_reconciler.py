@@ -10,8 +10,8 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
 from dfmeta.apps import reconciler as reconciler_module
-from dfmeta.flows.flow import Flow
 from dfmeta.flows.integration_bridge import ServedEndpoint, fixed_flows, guest_flows
+from dfmeta.flows.openflow import Flow
 from dfmeta.flows.pipeline import Layout, Purpose
 from dfmeta.flows.wire import Wire
 from dfmeta.identity.key import IN_PORT

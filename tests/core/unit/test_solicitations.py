@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dfmeta.flows.flow import PORT_IN_PORT
 from dfmeta.flows.integration_bridge import Tap
+from dfmeta.flows.openflow import PORT_IN_PORT
 from dfmeta.packets import parse_solicitation, write_advertisement
 from tests.core.unit.support import SERVICE6, TAP, TAP6, Rig, let_hub_run, packet_ins, port, solicit
 

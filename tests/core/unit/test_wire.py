@@ -10,7 +10,6 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
-from dfmeta.flows.flow import TAGGED, Flow, Opaque, Output, SetField
 from dfmeta.flows.integration_bridge import (
     ServedEndpoint,
     Tap,
@@ -18,6 +17,7 @@ from dfmeta.flows.integration_bridge import (
     guest_flows,
     towards_proxy,
 )
+from dfmeta.flows.openflow import TAGGED, Flow, Opaque, Output, SetField
 from dfmeta.flows.pipeline import (
     BR_INT,
     BR_META,

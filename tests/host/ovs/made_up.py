@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
-from dfmeta.flows.flow import Flow
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
+from dfmeta.flows.openflow import Flow
 from dfmeta.flows.pipeline import RATES, Purpose
 from dfmeta.model import Endpoint
 from tests.core.flows.frames import tagged

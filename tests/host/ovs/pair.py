@@ -16,7 +16,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
-from dfmeta.flows.flow import Flow
+from dfmeta.flows.openflow import Flow
 from dfmeta.flows.pipeline import CONTROLLER_ID, Layout, Purpose
 from dfmeta.flows.wire import Wire
 from dfmeta.model import Endpoint

@@ -17,8 +17,8 @@ import pytest
 from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
-from dfmeta.flows.flow import Flow
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
+from dfmeta.flows.openflow import Flow
 from dfmeta.flows.pipeline import BR_INT, METADATA_IP, RATES, Purpose
 from dfmeta.identity.key import IN_PORT, SLOT6, SLOTS6
 from dfmeta.model import Endpoint, GuestAddress, NextHop

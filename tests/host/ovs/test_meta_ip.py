@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dfmeta.flows import integration_bridge, meta_bridge
-from dfmeta.flows.flow import Flow
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap
 from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows.openflow import Flow
 from dfmeta.flows.pipeline import BR_META, METADATA_IP, Layout
 from dfmeta.flows.wire import Wire
 from dfmeta.model import TAP_MAC, Endpoint, GuestAddress

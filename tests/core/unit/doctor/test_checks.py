@@ -21,7 +21,7 @@ from dfmeta.doctor.checks_host import Chain, firewall
 from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import CheckStatus, Finding, by_files, healthy, ok, unknown, wrong
 from dfmeta.flows.family import IPV6
-from dfmeta.flows.flow import Foreign
+from dfmeta.flows.openflow import Foreign
 from dfmeta.flows.port_down import NO_FWD, NO_RECV, PortBits, cut_of
 from dfmeta.host.host_facts import HostFacts, LimitFacts
 from dfmeta.host.ipv6 import Lack

@@ -9,7 +9,7 @@ from dfmeta.doctor import checks_flows, checks_host, checks_switch
 from dfmeta.doctor.facts import HostSettings, PathFacts
 from dfmeta.doctor.finding import Finding
 from dfmeta.flows.family import IPV6
-from dfmeta.flows.flow import Foreign
+from dfmeta.flows.openflow import Foreign
 from dfmeta.flows.port_down import LINK_DOWN, NO_RECV, PortBits
 from dfmeta.host.host_facts import HostFacts
 from dfmeta.host.listeners import TcpListener

@@ -25,8 +25,8 @@ from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import Finding
 from dfmeta.errors import TokenFileError
 from dfmeta.flows.family import bare_request
-from dfmeta.flows.flow import Flow, Seen
 from dfmeta.flows.integration_bridge import first_syn, guest_fragment, guest_syn
+from dfmeta.flows.openflow import Flow, Seen
 from dfmeta.host.host_facts import LimitFacts
 from dfmeta.host.process import CAPABILITIES, AccountFacts, ChildFacts, ProcessFacts, SocketFacts
 from dfmeta.host.system import NetworkdFacts, OvnMetadataFacts, read_ovn_metadata

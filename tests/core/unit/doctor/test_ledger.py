@@ -12,8 +12,8 @@ from dfmeta.doctor import checks_flows
 from dfmeta.doctor.checks_flows import takes
 from dfmeta.doctor.finding import CheckStatus, Finding
 from dfmeta.doctor.flow_diff import FlowState, addresses_of, entries, faulty, wanted_flows
-from dfmeta.flows.flow import Flow, Foreign, Seen, Value
 from dfmeta.flows.integration_bridge import guest_http, guest_syn
+from dfmeta.flows.openflow import Flow, Foreign, Seen, Value
 from dfmeta.flows.pipeline import BR_META, Layout, cookie_of, table_of
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint, PortState

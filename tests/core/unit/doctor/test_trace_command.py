@@ -17,8 +17,8 @@ from dfmeta.doctor.agent import Agent, DaemonFacts
 from dfmeta.doctor.facts import HostSettings, KnownPort, PathFacts
 from dfmeta.doctor.probes import InspectionOptions
 from dfmeta.errors import SwitchError
-from dfmeta.flows.flow import Seen
 from dfmeta.flows.integration_bridge import ServedEndpoint, fixed_flows, guest_flows
+from dfmeta.flows.openflow import Seen
 from dfmeta.flows.pipeline import Layout, Purpose, cookie_of
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import Port

@@ -11,8 +11,8 @@ from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.flow_diff import FlowState, entries, wanted_flows
 from dfmeta.doctor.trace_output import Trace, parse
 from dfmeta.doctor.trace_paths import GuestPath, Leg, MetaPath
-from dfmeta.flows.flow import Seen
 from dfmeta.flows.integration_bridge import Tap
+from dfmeta.flows.openflow import Seen
 from dfmeta.flows.pipeline import METADATA_IP, Layout, Purpose, cookie_of
 from dfmeta.identity.key import SLOT6
 from dfmeta.model import GuestAddress, NextHop, Port, PortState
