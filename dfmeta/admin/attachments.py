@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import webob
 
-from dfmeta.admin.browsers import cross_origin_reason
-from dfmeta.admin.listener import ListingCache, json_response
-from dfmeta.admin.server import ENDS, SAME_HOST
+from dfmeta.admin import browsers, listener, server
 from dfmeta.errors import DfmetaError
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ class AttachmentsApi:
         user: Callable[..., int | None],
     ) -> None:
         self._engine, self._names, self._user = engine, names, user
-        self._listing = ListingCache(self._report)
+        self._listing = listener.ListingCache(self._report)
 
     def handles(self, path: str) -> bool:
         """Return whether *path* belongs to these routes."""
@@ -58,8 +56,8 @@ class AttachmentsApi:
 
     def __call__(self, request: webob.Request) -> webob.Response:
         """Answer one request."""
-        refused = cross_origin_reason(request.headers, self._names)
-        if not refused and not request.environ.get(SAME_HOST):
+        refused = browsers.cross_origin_reason(request.headers, self._names)
+        if not refused and not request.environ.get(server.SAME_HOST):
             refused = "this host alone may ask"
         if refused:
             return _message(403, refused)
@@ -77,7 +75,7 @@ class AttachmentsApi:
             return _message(403, _NOT_ROOT)
         try:
             if path == ROOT:
-                return json_response(self._listing.text())
+                return listener.json_response(self._listing.text())
             return self._delete(engine, match[1]) if match else self._compare(engine)
         except DfmetaError as error:
             return _message(503, error.line)
@@ -97,16 +95,16 @@ class AttachmentsApi:
             changes["removed"],
             changes["waiting"],
         )
-        return json_response(changes)
+        return listener.json_response(changes)
 
     def _report(self) -> list[dict[str, Any]]:
         engine = self._engine()
         return [] if engine is None else engine.report()
 
     def _may_change(self, request: webob.Request) -> bool:
-        ends = request.environ[ENDS]
+        ends = request.environ[server.ENDS]
         return bool(ends) and self._user(*ends) in (_ROOT_USER, os.geteuid())
 
 
 def _message(status: int, message: str, *, allow: str = "") -> webob.Response:
-    return json_response({"message": message}, status=status, allow=allow)
+    return listener.json_response({"message": message}, status=status, allow=allow)

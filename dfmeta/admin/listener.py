@@ -26,11 +26,8 @@ from prometheus_client.exposition import choose_encoder
 from dfmeta.admin.browsers import cross_origin_reason, own_names
 from dfmeta.admin.server import SAME_HOST, AdminServer
 from dfmeta.errors import StartError
-from dfmeta.http.limits import SEND_BUFFER
-from dfmeta.http.sockets import keep_room
-from dfmeta.runtime import clock, threads
-from dfmeta.runtime.hub import Health
-from dfmeta.runtime.threads import Semaphore, call_in_thread
+from dfmeta.http import limits, sockets
+from dfmeta.runtime import clock, hub, threads
 
 Listing = Callable[[], Any]
 Page = Callable[[webob.Request], webob.Response]
@@ -57,10 +54,10 @@ class ListingCache:
     """
 
     def __init__(
-        self, make: Callable[[], Any], *, apart: Callable[..., Any] = call_in_thread
+        self, make: Callable[[], Any], *, apart: Callable[..., Any] = threads.call_in_thread
     ) -> None:
         self._make, self._apart = make, apart
-        self._lock = Semaphore(1)
+        self._lock = threads.Semaphore(1)
         self._text = b""
         self._until = float("-inf")
 
@@ -157,7 +154,7 @@ class AdminApplication:
 
     def __init__(
         self,
-        health: Health,
+        health: hub.Health,
         metrics: Callable[[], Iterable[Metric]],
         listings: Mapping[str, Listing],
         *,
@@ -227,7 +224,7 @@ class AdminApplication:
         kinds = [kind for kind in accept if _FORMATS.issuperset(_VERSION.findall(kind))]
         encode, kind = choose_encoder(",".join(kinds))
         # In a thread: listing the files of 4,096 connections takes some 8 ms.
-        process = call_in_thread(list, self._process.collect())
+        process = threads.call_in_thread(list, self._process.collect())
         response = webob.Response(body=encode(_Collected(lambda: [*self._metrics(), *process])))
         response.headers["Content-Type"] = kind
         response.vary = ("Accept", "Accept-Encoding")
@@ -246,7 +243,7 @@ def serve(address: str, application: AdminApplication, *, sock: Any = None) -> A
     """
     listener = _listen(address) if sock is None else sock
     # A pushed document is larger than a guest's request, and may come over a slow network.
-    keep_room(listener, receive=SEND_BUFFER)
+    sockets.keep_room(listener, receive=limits.SEND_BUFFER)
     server = AdminServer(listener, application)
     server.start()
     return server

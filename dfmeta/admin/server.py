@@ -22,16 +22,13 @@ from typing import Any, Final
 
 import webob
 
-from dfmeta import metrics
+from dfmeta import metrics, model
 from dfmeta.errors import BadRequestError, BodyFault, HeadFault
+from dfmeta.http import http1, server, sockets
 from dfmeta.http.connection import WHOLE, EndedError, Headers, ServerConnection
 from dfmeta.http.exchange import Exchange
-from dfmeta.http.http1 import Head, HeadLimits
 from dfmeta.http.limits import ConnectionLimiter, Limits
-from dfmeta.http.server import ClaimSource, HttpServer
 from dfmeta.http.service import ConnectionObserver, HttpService
-from dfmeta.http.sockets import quiet
-from dfmeta.model import Answer, Caller, Peer
 from dfmeta.proxy.recent import TEXT_MAX
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.throttle import ALL_GUESTS, FIRST_PAUSE, SharedComplaints
@@ -48,7 +45,7 @@ SERVED: Final = 128
 """Maximum number of connections of one peer that are served at a time."""
 LIMITS: Final = Limits(
     # A JWT with many claims has several kilobytes.
-    head=HeadLimits(request_line=8192, header=32768, lines=128),
+    head=http1.HeadLimits(request_line=8192, header=32768, lines=128),
     body_timeout=SILENCE,
     keepalive_timeout=SILENCE,
     send_timeout=SILENCE,
@@ -76,9 +73,9 @@ class AdminClaim:
     vm: str = ""
 
     @property
-    def caller(self) -> Peer:
+    def caller(self) -> model.Peer:
         """Its address has a share of connections."""
-        return Peer(self.address)
+        return model.Peer(self.address)
 
     sharer = caller
 
@@ -90,7 +87,7 @@ class AdminClaim:
     name = ip
 
 
-class AdminClaims(ClaimSource[AdminClaim]):
+class AdminClaims(server.ClaimSource[AdminClaim]):
     """Identifies the admin listener's clients; none is refused."""
 
     def claim(self, peer: IPv4Address | IPv6Address) -> AdminClaim:
@@ -126,7 +123,7 @@ class AdminConnection(ServerConnection[AdminClaim]):
     @property
     def evictable(self) -> bool:
         """Whether the connection waits for its client, and the client has sent nothing new."""
-        return self._waits and not (self._reads and not quiet(self.sock))
+        return self._waits and not (self._reads and not sockets.quiet(self.sock))
 
     @property
     def between(self) -> bool:
@@ -153,7 +150,7 @@ class AdminConnection(ServerConnection[AdminClaim]):
         finally:
             self._memory.release(self)
 
-    def _read_body(self, head: Head, most: int) -> bytes:
+    def _read_body(self, head: http1.Head, most: int) -> bytes:
         """Read a request's body, each piece of which has the time limit of its own.
 
         :raises BadRequestError: 413 for a longer body, 408 if it stops arriving, 400 if it is
@@ -173,7 +170,7 @@ class AdminConnection(ServerConnection[AdminClaim]):
         self._memory.hold(self, len(self._buffer), until=until)
         return until
 
-    def _give(self, head: Head, status: str, headers: Headers, body: bytes) -> None:
+    def _give(self, head: http1.Head, status: str, headers: Headers, body: bytes) -> None:
         if len(body) >= WHOLE:
             self._memory.hold(self, len(body))
         super()._give(head, status, headers, body)
@@ -237,7 +234,7 @@ class AdminMemory:
         connection.held = 0
 
     def end_longest(
-        self, wanted: Callable[[AdminConnection], bool], caller: Caller | None = None
+        self, wanted: Callable[[AdminConnection], bool], caller: model.Caller | None = None
     ) -> bool:
         """Close the *wanted* connection that waits longest for its client, if there is one."""
         longest = self._limiter.longest_idle(wanted, caller)
@@ -271,7 +268,7 @@ class AdminServer:
         self._limiter, self._scheduler = service.limiter, service.scheduler
         self.memory = AdminMemory(service.limiter)
         metrics.ADMIN_CONNECTIONS.set_function(service.limiter.__len__)
-        self._server = HttpServer(
+        self._server = server.HttpServer(
             [sock],
             AdminClaims(),
             service,
@@ -310,16 +307,16 @@ class AdminServer:
                 self._make_way(caller, clock.now() - FIRST_PAUSE)
         self._sweeper = None
 
-    def _make_way(self, caller: Caller, until: float) -> None:
+    def _make_way(self, caller: model.Caller, until: float) -> None:
         for _ in range(self._limiter.awaited(caller)):
             if not self.memory.end_longest(lambda idle: idle.since <= until, caller):
                 break
 
-    def _answer(self, exchange: Exchange[AdminClaim]) -> Answer:
+    def _answer(self, exchange: Exchange[AdminClaim]) -> model.Answer:
         self._scheduler.acquire(TURNS)
         try:
             response = self._application(request_of(exchange))
-            return Answer(response.status_int, response.body, "", tuple(response.headerlist))
+            return model.Answer(response.status_int, response.body, "", tuple(response.headerlist))
         except BadRequestError:
             # Raised for the body, if the application does not handle it.
             raise
@@ -335,7 +332,7 @@ class AdminServer:
                 level=logging.ERROR,
                 exc_info=True,
             )
-        return Answer(500, b'{"message": "internal server error"}', "application/json")
+        return model.Answer(500, b'{"message": "internal server error"}', "application/json")
 
 
 class AdminObserver(ConnectionObserver[AdminClaim]):

@@ -27,14 +27,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import webob
 
+from dfmeta import errors, metrics, model
 from dfmeta.admin.browsers import HOW, own_name, own_names, shown
 from dfmeta.admin.history import Minute, chart
 from dfmeta.admin.troubles import SEVERE, signs
 from dfmeta.doctor.finding import listed, make_guests, span
-from dfmeta.errors import printable
 from dfmeta.flows.pipeline import Purpose, Stage, table_of
-from dfmeta.metrics import Samples
-from dfmeta.model import PortKind, PortState
 from dfmeta.proxy.recent import CLASSES
 
 if TYPE_CHECKING:
@@ -56,22 +54,22 @@ FILTER_MAX: Final = 64
 _DIGITS: Final = re.compile(r"[0-9]{1,4}")
 FAILING, EARLIER = "failing", "failed earlier"
 """Additional states of a guest's port: no successful answer since a failure, or one since then."""
-STATES: Final = (FAILING, EARLIER, *map(str, PortState))
+STATES: Final = (FAILING, EARLIER, *map(str, model.PortState))
 """States that the page can be filtered by."""
 _FOLDER: Final = Path(__file__).with_name("templates")
 _RANKS: Final[Mapping[str, int]] = {
     FAILING: 0,
-    str(PortState.BROKEN): 1,
-    str(PortState.NO_INSTANCE): 1,
-    str(PortState.NO_OFPORT): 1,
-    str(PortState.NO_PROJECT): 1,
-    str(PortState.NO_META_IP): 1,
-    str(PortState.CUT_OFF): 1,
-    str(PortState.NO_CONNECTION): 0,
+    str(model.PortState.BROKEN): 1,
+    str(model.PortState.NO_INSTANCE): 1,
+    str(model.PortState.NO_OFPORT): 1,
+    str(model.PortState.NO_PROJECT): 1,
+    str(model.PortState.NO_META_IP): 1,
+    str(model.PortState.CUT_OFF): 1,
+    str(model.PortState.NO_CONNECTION): 0,
     EARLIER: 2,
-    str(PortState.SERVED): 3,
-    str(PortState.UNNAMED): 3,
-    str(PortState.DEAD): 4,
+    str(model.PortState.SERVED): 3,
+    str(model.PortState.UNNAMED): 3,
+    str(model.PortState.DEAD): 4,
 }
 """State of :data:`STATES` → its rank; the lowest rank comes first."""
 _STAGES: Final[Mapping[str, Stage]] = {purpose.name: purpose.stage for purpose in Purpose}
@@ -119,7 +117,7 @@ class Status:
     failures_in_all: int = 0
     others: Sequence[str] = ()
     """Names of the bridge's ports that are no guest's and could have a guest."""
-    samples: Samples
+    samples: metrics.Samples
     minutes: Sequence[Minute] = ()
     """The last hour; see :attr:`dfmeta.admin.history.History.minutes`."""
     bridge: str = ""
@@ -253,7 +251,7 @@ def _template() -> Template:
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
         # A page is also read in a terminal.
-        finalize=lambda value: printable(value) if _is_odd(value) else value,
+        finalize=lambda value: errors.printable(value) if _is_odd(value) else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -272,7 +270,7 @@ def _is_odd(value: object) -> bool:
 def _guest(row: Row, now: float) -> dict[str, Any]:
     last = row["last_failure"]
     word = row["state"]
-    if row["state"] == PortState.SERVED and last is not None and not last["own"]:
+    if row["state"] == model.PortState.SERVED and last is not None and not last["own"]:
         word = FAILING if last["failing"] else EARLIER
     rank = _RANKS[word]
     requests, record = row["requests"], row.get("record_name", "")
@@ -325,11 +323,11 @@ def _picture(guests: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     :param guests: rows of guests, in the order of the page.
     """
-    names = {row["port"] for row in guests if row["kind"] != PortKind.SUBPORT}
+    names = {row["port"] for row in guests if row["kind"] != model.PortKind.SUBPORT}
     behind: dict[str, list[Row]] = {}
     heads: list[Row] = []
     for row in guests:
-        is_behind = row["kind"] == PortKind.SUBPORT and row["parent"] in names
+        is_behind = row["kind"] == model.PortKind.SUBPORT and row["parent"] in names
         (behind.setdefault(row["parent"], []) if is_behind else heads).append(row)
     tiles: list[dict[str, Any]]
     tiles = [{"row": row, "behind": behind.get(row["port"], [])} for row in heads]
@@ -386,7 +384,7 @@ def _summary(status: Status, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any
         verdict, tone = _many(unserved, "port is not served", "ports are not served"), "warn"
     else:
         verdict, tone = "Ready" if status.ports is None else "Ready, no guest fails", "good"
-    dead = sum(row["state"] == PortState.DEAD for row in rows)
+    dead = sum(row["state"] == model.PortState.DEAD for row in rows)
     return {
         "verdict": verdict,
         "tone": tone,
@@ -402,7 +400,7 @@ def _summary(status: Status, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any
 # Figures
 
 
-def _figures(samples: Samples) -> dict[str, Any]:
+def _figures(samples: metrics.Samples) -> dict[str, Any]:
     def labels_of(name: str) -> list[tuple[dict[str, str], float]]:
         return [(dict(labels), value) for (key, labels), value in samples.items() if key == name]
 

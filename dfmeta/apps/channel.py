@@ -20,8 +20,7 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from dfmeta.errors import NotConnectedError, SwitchError, SwitchTimeoutError
 from dfmeta.flows.pipeline import Layout
 from dfmeta.flows.wire import Wire
-from dfmeta.runtime import hub
-from dfmeta.runtime.threads import Event, Queue
+from dfmeta.runtime import hub, threads
 
 CONFIRM_TIMEOUT = 10.0
 """Seconds for the confirmation of a batch; Open vSwitch drops an idle bundle after as many."""
@@ -40,7 +39,7 @@ class Pending:
         self.give_up: Callable[[], None] = lambda: None
         """Called when :meth:`wait` has timed out: the reply is not awaited any more."""
         self._error: Exception | None = None
-        self._done = Event()
+        self._done = threads.Event()
 
     @property
     def finished(self) -> bool:
@@ -85,7 +84,7 @@ class Channel:
         self.layout = layout
         self._datapath: Any = None
         self._wire: Wire | None = None
-        self._outbox: Queue | None = None
+        self._outbox: threads.Queue | None = None
         self._by_xid: dict[int, Pending] = {}
         self._ends: dict[int, Pending] = {}
         self._bundles = 0
@@ -125,7 +124,7 @@ class Channel:
         """Use the connection *datapath*, which has finished its handshake."""
         self.detach(self._datapath)
         self._datapath, self._wire = datapath, Wire(self.layout, datapath)
-        self._outbox = Queue()
+        self._outbox = threads.Queue()
         hub.VITAL.spawn("OpenFlow sender", self._send_loop, datapath, self._outbox, may_return=True)
 
     def detach(self, datapath: Any) -> bool:
@@ -238,7 +237,7 @@ class Channel:
         self._outbox.put(bytes(data))
 
     @staticmethod
-    def _send_loop(datapath: Any, outbox: Queue) -> None:
+    def _send_loop(datapath: Any, outbox: threads.Queue) -> None:
         while True:
             data = outbox.get()
             if data is None or not datapath.send(data):

@@ -8,21 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from dfmeta import metrics
+from dfmeta import metrics, model
+from dfmeta.apps import floods, learner, numbers
 from dfmeta.apps.channel import Channel
-from dfmeta.apps.floods import Arrivals, Floods
-from dfmeta.apps.learner import Learner
-from dfmeta.apps.numbers import Numbers
 from dfmeta.apps.probe import Probe
 from dfmeta.apps.reconciler import Builders, Reconciler, Remembered
 from dfmeta.errors import DfmetaError
+from dfmeta.flows import integration_bridge, pipeline
 from dfmeta.flows import meta_bridge as meta_flows
-from dfmeta.flows.integration_bridge import fixed_flows, guest_flows
-from dfmeta.flows.pipeline import BR_META, CONTROLLER_ID, Layout, Purpose
 from dfmeta.identity.registry import NotifyPhase, Registry
-from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.threads import Empty
 
 LOG = logging.getLogger(__name__)
 
@@ -87,7 +82,7 @@ class ManagedBridge:
             return
         self.channel.attach(datapath)
         wire = self.channel.wire
-        self.channel.post([wire.set_controller_id(CONTROLLER_ID), wire.set_async()])
+        self.channel.post([wire.set_controller_id(pipeline.CONTROLLER_ID), wire.set_async()])
         LOG.info("Connected to %s, datapath %016x", self.channel.bridge, datapath.id)
         self._note_connected(True)
         self.reconciler.doubt()
@@ -107,7 +102,7 @@ class ManagedBridge:
             with threads.Timeout(clock.ANSWER_TIMEOUT, False), contextlib.suppress(DfmetaError):
                 self.reconciler.clear()
 
-    def changed(self, endpoint: Endpoint) -> None:
+    def changed(self, endpoint: model.Endpoint) -> None:
         """Update the flows of *endpoint*, whose guest has changed."""
         try:
             self.reconciler.apply(endpoint)
@@ -130,7 +125,7 @@ class ManagedBridge:
         """
         due = clock.now()
         while True:
-            with contextlib.suppress(Empty):
+            with contextlib.suppress(threads.Empty):
                 self.reconciler.doubts.get(timeout=clock.CHECK_INTERVAL)
             each_turn()
             if not self.channel.connected or self.reconciler.tap is None:
@@ -189,10 +184,10 @@ class Controller:
         registry: Registry,
         *,
         bridge: str,
-        layout: Layout,
+        layout: pipeline.Layout,
         hold_timeout: float,
         datapath_id: Callable[[], int | None],
-        adopts: Callable[[Endpoint], bool],
+        adopts: Callable[[model.Endpoint], bool],
         remembered: Callable[[], Iterable[Remembered]] = tuple,
         informed: Callable[[], object] = lambda: None,
         meta_bridge: str = "",
@@ -201,12 +196,12 @@ class Controller:
         pause: Callable[[float], object] = threads.sleep,
     ) -> None:
         channel = Channel(bridge, layout)
-        self.arrivals = Arrivals(channel, registry.keys, clock=clock)
-        self.numbers = Numbers(channel, registry)
+        self.arrivals = floods.Arrivals(channel, registry.keys, clock=clock)
+        self.numbers = numbers.Numbers(channel, registry)
         reconciler = Reconciler(
             channel,
             registry,
-            builders=Builders(fixed_flows, guest_flows),
+            builders=Builders(integration_bridge.fixed_flows, integration_bridge.guest_flows),
             adopts=adopts,
             remembered=remembered,
             floods=lambda endpoint: self.floods.of(endpoint),
@@ -220,13 +215,13 @@ class Controller:
             connection_changed=self._connection_changed,
         )
         """The bridge with the guests' ports."""
-        self.floods = Floods(
+        self.floods = floods.Floods(
             self.arrivals, apply=self.bridge.changed, name=registry.name, clock=clock
         )
         self.meta = self._meta_bridge(registry, meta_bridge, meta_datapath_id)
         """The second bridge; None: there is none."""
         self.bridges = (self.bridge,) if self.meta is None else (self.bridge, self.meta)
-        self.learner = Learner(
+        self.learner = learner.Learner(
             registry,
             reconciler,
             hold_timeout=hold_timeout,
@@ -250,7 +245,7 @@ class Controller:
     ) -> ManagedBridge | None:
         if not bridge:
             return None
-        channel = Channel(bridge, Layout(pipeline=BR_META))
+        channel = Channel(bridge, pipeline.Layout(pipeline=pipeline.BR_META))
         builders = Builders(meta_flows.fixed_flows, meta_flows.guest_flows)
         return ManagedBridge(
             Reconciler(channel, registry, builders=builders),
@@ -276,7 +271,7 @@ class Controller:
         for bridge in self.bridges:
             bridge.withdraw()
 
-    def refusal(self, endpoint: Endpoint) -> str:
+    def refusal(self, endpoint: model.Endpoint) -> str:
         """Return why a bridge refused a flow of *endpoint*; empty if none did."""
         causes = (bridge.reconciler.refusals.get(endpoint, "") for bridge in self.bridges)
         return next(filter(None, causes), "")
@@ -327,7 +322,7 @@ class Controller:
 
     def _count_flows(self) -> Mapping[str, int]:
         """Return purpose → number of the flows that should be on the bridges."""
-        counts: Counter[Purpose] = Counter()
+        counts: Counter[pipeline.Purpose] = Counter()
         for bridge in self.bridges:
             counts.update(dict.fromkeys(bridge.channel.layout.pipeline.purposes, 0))
             counts.update(flow.purpose for flow in bridge.reconciler.flows())

@@ -21,18 +21,15 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from dfmeta import metrics
+from dfmeta import errors, metrics, model
 from dfmeta.apps.channel import Channel
-from dfmeta.errors import DfmetaError
 from dfmeta.flows.pipeline import RATE_OF_VM, RATES, Purpose
 from dfmeta.flows.reading import read_address
 from dfmeta.flows.wire import DumpedFlow
 from dfmeta.identity.key import IN_PORT, Keys
-from dfmeta.model import Endpoint
-from dfmeta.runtime import clock, threads
+from dfmeta.runtime import clock, threads, throttle
 from dfmeta.runtime.clock import CHECK_INTERVAL
 from dfmeta.runtime.hub import Turns
-from dfmeta.runtime.throttle import LogThrottle, pause_after
 
 LOG = logging.getLogger(__name__)
 
@@ -57,7 +54,7 @@ REASONS: Final[Mapping[Purpose, metrics.Dropped]] = {
     Purpose.GUEST_SYN: "syn_rate",
 }
 
-Use = tuple[Endpoint, Purpose]
+Use = tuple[model.Endpoint, Purpose]
 """The flows of that purpose of that endpoint."""
 
 
@@ -65,7 +62,7 @@ Use = tuple[Endpoint, Purpose]
 class SynReading:
     """Counters of the flows of SYNs at one time."""
 
-    counters: Mapping[Endpoint, int] = field(default_factory=dict)
+    counters: Mapping[model.Endpoint, int] = field(default_factory=dict)
     """Endpoint → packets of its flows for SYNs (:attr:`Purpose.GUEST_SYN`)."""
     at: float = 0.0
     """In seconds of the clock."""
@@ -94,7 +91,7 @@ class Arrivals:
         self._packets: tuple[int, float] | None = None
         """Packets of all ports at the last call of :meth:`surge`, and its time."""
 
-    def read(self) -> dict[Endpoint, int] | None:
+    def read(self) -> dict[model.Endpoint, int] | None:
         """Return endpoint → packets of its flows for SYNs (:attr:`Purpose.GUEST_SYN`). Waits.
 
         A port has one such flow for each address of the service.
@@ -124,14 +121,14 @@ class Arrivals:
             self._read_all(total)
         return before, self._reading
 
-    def packets(self, endpoint: Endpoint, purpose: Purpose) -> int:
+    def packets(self, endpoint: model.Endpoint, purpose: Purpose) -> int:
         """Return the number of packets of one purpose's flows at *endpoint*. Waits.
 
         :raises DfmetaError: when the switch does not answer.
         """
         return self._count(purpose, endpoint)[0]
 
-    def replies(self, endpoint: Endpoint) -> int:
+    def replies(self, endpoint: model.Endpoint) -> int:
         """Return the number of packets from the proxy that left for *endpoint*. Waits.
 
         :raises DfmetaError: when the switch does not answer.
@@ -139,7 +136,7 @@ class Arrivals:
         request = self._channel.wire.dump(Purpose.REPLY, out_port=endpoint.ofport)
         return self._by_endpoint(request, "the count of replies")[endpoint]
 
-    def _count(self, purpose: Purpose, endpoint: Endpoint | None = None) -> tuple[int, int]:
+    def _count(self, purpose: Purpose, endpoint: model.Endpoint | None = None) -> tuple[int, int]:
         """Return the number of packets, and of flows."""
         request = self._channel.wire.count(purpose, endpoint)
         (count,) = self._channel.request(request, "the count of SYNs").wait()
@@ -151,11 +148,11 @@ class Arrivals:
         counters = self._by_endpoint(request, "the dump of flows of SYNs")
         ended = self._clock()
         self._reading = SynReading(counters, ended)
-        self._total, self._due = total, ended + pause_after(ended - begun)
+        self._total, self._due = total, ended + throttle.pause_after(ended - begun)
 
-    def _by_endpoint(self, request: object, what: str) -> Counter[Endpoint]:
+    def _by_endpoint(self, request: object, what: str) -> Counter[model.Endpoint]:
         """Return the packets of the flows in a dump by endpoint."""
-        wire, turns, counters = self._channel.wire, Turns(), Counter[Endpoint]()
+        wire, turns, counters = self._channel.wire, Turns(), Counter[model.Endpoint]()
         for dumped in map(wire.found, self._channel.request(request, what).wait()):
             if dumped is not None and dumped.flow is not None:
                 endpoint = read_address(dumped.flow, self._keys).endpoint
@@ -231,26 +228,26 @@ class Floods:
         self,
         arrivals: Arrivals,
         *,
-        apply: Callable[[Endpoint], object],
-        name: Callable[[Endpoint], str] = str,
+        apply: Callable[[model.Endpoint], object],
+        name: Callable[[model.Endpoint], str] = str,
         clock: Callable[[], float] = clock.now,
     ) -> None:
         self._arrivals = arrivals
         self._apply, self._name, self._clock = apply, name, clock
-        self._first: dict[Endpoint | int, Bucket] = {}
+        self._first: dict[model.Endpoint | int, Bucket] = {}
         """Endpoint, or ofport of a VM with all its containers → its first packets."""
         self._shed: dict[Use, Shed] = {}
-        self._throttle = LogThrottle(LINES, clock=clock)
+        self._throttle = throttle.LogThrottle(LINES, clock=clock)
         for reason in REASONS.values():
             metrics.DROPPED.labels(reason)
 
-    def of(self, endpoint: Endpoint) -> frozenset[Purpose]:
+    def of(self, endpoint: model.Endpoint) -> frozenset[Purpose]:
         """Return the purposes whose flows drop the packets of *endpoint* now."""
         if not self._shed:
             return frozenset()
         return frozenset(purpose for purpose in REASONS if (endpoint, purpose) in self._shed)
 
-    def admit(self, endpoint: Endpoint) -> bool:
+    def admit(self, endpoint: model.Endpoint) -> bool:
         """Count a first packet that the switch has sent; return whether it may be processed.
 
         The switch sends those that it had queued also after the flow that drops them.
@@ -269,7 +266,7 @@ class Floods:
         while True:
             try:
                 self.look()
-            except DfmetaError as error:
+            except errors.DfmetaError as error:
                 LOG.debug("The counters of SYNs were not read: %s", error)
             threads.sleep(CHECK_INTERVAL)
 
@@ -297,7 +294,7 @@ class Floods:
         """Note that the connection has ended: the switch may have started again."""
         self._shed.clear()
 
-    def _bucket(self, of: Endpoint | int, now: float) -> Bucket:
+    def _bucket(self, of: model.Endpoint | int, now: float) -> Bucket:
         bucket = self._first.get(of)
         if bucket is None:
             bucket = self._first[of] = Bucket(0.0, now)
@@ -343,7 +340,7 @@ class Floods:
         try:
             if shed is not None:
                 self._read(use, shed)
-        except DfmetaError as error:
+        except errors.DfmetaError as error:
             LOG.debug("The counter of dropped SYNs was not read: %s", error)
 
     def _read(self, use: Use, shed: Shed) -> int:

@@ -15,11 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from dfmeta import metrics
+from dfmeta import errors, metrics
 from dfmeta.apps.reconciler import Reconciler
-from dfmeta.errors import DfmetaError, PacketError
-from dfmeta.flows.integration_bridge import towards_proxy
-from dfmeta.flows.openflow import PORT_IN_PORT, Action, Output
+from dfmeta.flows import integration_bridge, openflow
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import Learned
 from dfmeta.model import Endpoint, GuestAddress
@@ -183,15 +181,15 @@ class Learner:
             metrics.PACKET_INS.labels("solicitation").inc()
             advertisement = write_advertisement(solicitation, tap.mac)
             try:
-                self._send(ofport, (Output(PORT_IN_PORT),), advertisement)
-            except DfmetaError as error:
+                self._send(ofport, (openflow.Output(openflow.PORT_IN_PORT),), advertisement)
+            except errors.DfmetaError as error:
                 LOG.info("A solicitation at ofport %d was not answered: %s", ofport, error)
 
     def _admitted(self, parse: Callable[[bytes], P], ofport: int, frame: bytes) -> P | None:
         """Parse a frame; None when it is malformed, its guest floods, or its port was removed."""
         try:
             packet = parse(frame)
-        except PacketError as error:
+        except errors.PacketError as error:
             LOG.debug("A frame from ofport %d is malformed: %s", ofport, error)
             metrics.PACKET_INS.labels("malformed").inc()
             return None
@@ -283,14 +281,14 @@ class Learner:
             tap = self.reconciler.tap
             # Meanwhile another guest may have taken the port.
             if tap is not None and self.registry.has_slot(endpoint, learned):
-                actions = towards_proxy(endpoint, learned.slot, tap=tap)
+                actions = integration_bridge.towards_proxy(endpoint, learned.slot, tap=tap)
                 self._send(endpoint.ofport, actions, frame)
                 metrics.FIRST_SYN_SECONDS.observe(self._clock() - since)
-        except DfmetaError as error:
+        except errors.DfmetaError as error:
             LOG.info("A first SYN at %s was dropped: %s", endpoint, error)
         finally:
             self.registry.expect(endpoint, learned, self._clock())
 
-    def _send(self, ofport: int, actions: Iterable[Action], frame: bytes) -> None:
+    def _send(self, ofport: int, actions: Iterable[openflow.Action], frame: bytes) -> None:
         channel = self.reconciler.channel
         channel.post([channel.wire.packet_out(ofport, actions, frame)])

@@ -13,13 +13,11 @@ from typing import Any
 
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta import metrics
+from dfmeta import errors, metrics, model
 from dfmeta.apps.channel import Channel
-from dfmeta.errors import DfmetaError, NotConnectedError
 from dfmeta.flows.port_down import PortBits
 from dfmeta.identity.numbering import SwitchDevice
 from dfmeta.identity.registry import Registry
-from dfmeta.model import PortId
 from dfmeta.runtime import clock
 from dfmeta.runtime.clock import ANSWER_TIMEOUT
 
@@ -40,7 +38,7 @@ class Numbers:
         self._parts: dict[int, tuple[SwitchDevice, PortBits]] = {}
         self._bits: dict[int, PortBits] = {}
         self._clock = clock
-        self._doubted: dict[PortId, float] = {}
+        self._doubted: dict[model.PortId, float] = {}
         """Port whose number was in doubt at the last list → time of the first such list."""
         self._heard: Any = None
         """Connection of the last list: since then, only changes on this one were received."""
@@ -51,8 +49,8 @@ class Numbers:
         try:
             request = self._channel.wire.list_ports()
             self._channel.request(request, "the list of ports").wait()
-        except DfmetaError as error:
-            if not isinstance(error, NotConnectedError):  # logged where it is noticed
+        except errors.DfmetaError as error:
+            if not isinstance(error, errors.NotConnectedError):  # logged where it is noticed
                 LOG.warning("Cannot read the numbers of the ports: %s", error)
             metrics.RECONCILES.labels("failed").inc()
             return False

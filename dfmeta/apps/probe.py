@@ -18,17 +18,13 @@ from typing import Any, Final
 from os_ken.lib.packet.tcp import TCP_ACK, TCP_RST, TCP_SYN
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
+from dfmeta import errors, model, packets
 from dfmeta.apps.channel import Channel
-from dfmeta.errors import DfmetaError, PacketError
-from dfmeta.flows.integration_bridge import Tap
+from dfmeta.flows import integration_bridge, pipeline
 from dfmeta.flows.openflow import Output
-from dfmeta.flows.pipeline import METADATA_PORT
 from dfmeta.identity.key import NEXT_HOP_MAC
-from dfmeta.model import HttpHost
-from dfmeta.packets import Segment, parse_segment, write_segment
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.clock import CHECK_INTERVAL
-from dfmeta.runtime.threads import Event
 
 LOG = logging.getLogger(__name__)
 
@@ -70,7 +66,7 @@ class Probe:
     def __init__(
         self,
         channel: Channel,
-        tap: Callable[[], Tap | None],
+        tap: Callable[[], integration_bridge.Tap | None],
         *,
         version: int = 4,
         clock: Callable[[], float] = clock.now,
@@ -79,9 +75,9 @@ class Probe:
         self._tap = tap
         self._version = version
         self._clock = clock
-        self._awaited: tuple[Segment, Tap, Event] | None = None
+        self._awaited: tuple[packets.Segment, integration_bridge.Tap, threads.Event] | None = None
         """SYN of the probe under way, its tap, and the event for its answer."""
-        self._shared: Event | None = None
+        self._shared: threads.Event | None = None
         """The result of the probe under way, for all callers of :meth:`ask` meanwhile."""
         self.last: Result | None = None
         """Result of the latest probe that was sent."""
@@ -102,11 +98,11 @@ class Probe:
         if self._shared is not None:
             shared: Result = self._shared.wait()
             return shared
-        self._shared = Event()
+        self._shared = threads.Event()
         result = Result(answered=False, sent=False, cause="dfmeta-agent could not send it")
         try:
             result = self._try(timeout)
-        except DfmetaError as error:
+        except errors.DfmetaError as error:
             result = Result(answered=False, sent=False, cause=str(error))
         finally:
             event, self._shared = self._shared, None
@@ -142,8 +138,8 @@ class Probe:
     def packet_in(self, frame: bytes) -> None:
         """Take a packet-in from the probe's flow. Never waits."""
         try:
-            segment, whole = parse_segment(frame)
-        except PacketError as error:
+            segment, whole = packets.parse_segment(frame)
+        except errors.PacketError as error:
             LOG.debug("The answer to a probe cannot be read: %s", error)
             return
         if self._awaited is None:
@@ -157,7 +153,7 @@ class Probe:
         if not segment.flags & TCP_RST:
             # So no half-open connection stays in the listener's queue.
             self._send(
-                Segment(
+                packets.Segment(
                     segment.destination,
                     segment.source,
                     segment.destination_port,
@@ -207,8 +203,8 @@ class Probe:
         # A second bridge translates the address of the service to that of the listener.
         ip, to_port = service.ip, tap.port
         if tap.keys.probe_label(self._version) is not None:
-            ip, to_port = service.guest_ips[0], METADATA_PORT
-        syn = Segment(
+            ip, to_port = service.guest_ips[0], pipeline.METADATA_PORT
+        syn = packets.Segment(
             ip_address(tap.keys.probe_key(self._version)),
             ip_address(ip),
             _LOWEST_PORT + secrets.randbelow(_PORTS),
@@ -217,7 +213,7 @@ class Probe:
             0,
             TCP_SYN,
         )
-        event = Event()
+        event = threads.Event()
         self._awaited = syn, tap, event
         begun = self._clock()
         try:
@@ -230,7 +226,7 @@ class Probe:
         finally:
             self._awaited = None
         seconds = self._clock() - begun
-        where = HttpHost(service.ip, tap.port).authority
+        where = model.HttpHost(service.ip, tap.port).authority
         if answer is None:
             return Result(
                 answered=False,
@@ -248,10 +244,10 @@ class Probe:
             )
         return Result(answered=True, seconds=seconds, whole=whole)
 
-    def _send(self, segment: Segment, tap: Tap) -> None:
+    def _send(self, segment: packets.Segment, tap: integration_bridge.Tap) -> None:
         label = tap.keys.probe_label(self._version)
         source = label if label is not None else NEXT_HOP_MAC
-        frame = write_segment(segment, source_mac=source, destination_mac=tap.mac)
+        frame = packets.write_segment(segment, source_mac=source, destination_mac=tap.mac)
         wire = self._channel.wire
         self._channel.post([wire.packet_out(ofp.OFPP_CONTROLLER, (Output(tap.ofport),), frame)])
 

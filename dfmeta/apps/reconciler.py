@@ -34,20 +34,15 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from dfmeta import metrics
+from dfmeta import errors, metrics, model
 from dfmeta.apps.channel import CONFIRM_TIMEOUT, Channel, Pending
 from dfmeta.apps.floods import Drops
-from dfmeta.errors import DfmetaError, NotConnectedError, SwitchError, SwitchTimeoutError
-from dfmeta.flows.integration_bridge import ServedEndpoint
-from dfmeta.flows.openflow import Flow, comes_in_at
-from dfmeta.flows.pipeline import Purpose, purpose_of
+from dfmeta.flows import integration_bridge, openflow, pipeline
 from dfmeta.flows.reading import read_address, read_next_hop
 from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.identity.registry import Registry
-from dfmeta.model import Endpoint, GuestAddress
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
-from dfmeta.runtime.threads import Queue, Semaphore
 
 LOG = logging.getLogger(__name__)
 
@@ -57,10 +52,10 @@ UNCONFIRMED = 4
 """Bundles of a reconcile that may be unconfirmed: os-ken's messages are large, and the switch has
 other work to do."""
 
-ByKey = dict[Any, Flow]
-Remembered = tuple[Endpoint, int, GuestAddress]
+ByKey = dict[Any, openflow.Flow]
+Remembered = tuple[model.Endpoint, int, model.GuestAddress]
 """An address of the previous run: its endpoint and its slot."""
-Grouped = dict[Endpoint | None, list[DumpedFlow]]
+Grouped = dict[model.Endpoint | None, list[DumpedFlow]]
 """Endpoint → its flows in a dump; None → flows that belong to no endpoint."""
 
 
@@ -68,10 +63,10 @@ Grouped = dict[Endpoint | None, list[DumpedFlow]]
 class _Mod:
     """A flow-mod of a reconcile, with the flow and the endpoint that it serves."""
 
-    endpoint: Endpoint | None
+    endpoint: model.Endpoint | None
     key: Any
     """:attr:`Flow.match_key`; None for the removal of a flow that is not as declared."""
-    flow: Flow | None
+    flow: openflow.Flow | None
     """The desired flow with that key; None when there should be no flow."""
     message: Any
 
@@ -80,9 +75,9 @@ class Builders(NamedTuple):
     """Builds the desired flows of one bridge, for a target that names its ports: a Tap or a
     MetaTap."""
 
-    fixed: Callable[[Any], tuple[Flow, ...]]
+    fixed: Callable[[Any], tuple[openflow.Flow, ...]]
     """Returns the flows that do not depend on guests, for a target."""
-    guest: Callable[[ServedEndpoint, Any], tuple[Flow, ...]]
+    guest: Callable[[integration_bridge.ServedEndpoint, Any], tuple[openflow.Flow, ...]]
     """Returns the flows of a guest, for a target."""
 
 
@@ -104,9 +99,9 @@ class Reconciler:
         registry: Registry,
         *,
         builders: Builders,
-        adopts: Callable[[Endpoint], bool] = lambda _endpoint: False,
+        adopts: Callable[[model.Endpoint], bool] = lambda _endpoint: False,
         remembered: Callable[[], Iterable[Remembered]] = tuple,
-        floods: Callable[[Endpoint], Collection[Purpose]] = lambda _endpoint: (),
+        floods: Callable[[model.Endpoint], Collection[pipeline.Purpose]] = lambda _endpoint: (),
         reconciled: Callable[[], object] = lambda: None,
     ) -> None:
         self.channel = channel
@@ -121,20 +116,20 @@ class Reconciler:
         """Whether the addresses of an earlier run have been adopted."""
         self._on_reconciled = reconciled
         self._fixed: ByKey = {}
-        self._sent: dict[Endpoint, ByKey] = {}
-        self._last: dict[Endpoint, Pending] = {}
-        self._one_reconcile = Semaphore()
-        self._overtaken: dict[Endpoint, set[Any]] = {}
+        self._sent: dict[model.Endpoint, ByKey] = {}
+        self._last: dict[model.Endpoint, Pending] = {}
+        self._one_reconcile = threads.Semaphore()
+        self._overtaken: dict[model.Endpoint, set[Any]] = {}
         """Keys of flows that events have changed since the last dump was requested."""
         self._refused = 0
-        self.refusals: dict[Endpoint, str] = {}
+        self.refusals: dict[model.Endpoint, str] = {}
         """Endpoint → why the switch refused one of its flows in the latest reconcile."""
         self._removed_at: dict[Any, float] = {}
         """Match key → when its removal was sent, for flows whose removal the switch reports."""
         self._keys = registry.keys
         self._drops = Drops()
         self._doubted = False
-        self.doubts = Queue(1)
+        self.doubts = threads.Queue(1)
         """Full after :meth:`doubt`, until the thread that watches the flows takes it."""
         self._swept = False
         """Whether all tables were read on this connection: those of other programs, too, where a
@@ -149,7 +144,7 @@ class Reconciler:
 
     # One endpoint
 
-    def apply(self, endpoint: Endpoint) -> None:
+    def apply(self, endpoint: model.Endpoint) -> None:
         """Send the changes of the flows of *endpoint*, without waiting.
 
         Nothing is sent before the first reconcile or without a connection: the next reconcile sends
@@ -168,7 +163,7 @@ class Reconciler:
             self._last[endpoint] = pending = self.channel.commit(mods, what)
             threads.spawn_detached(self._watch, endpoint, pending)
 
-    def wait_for(self, endpoint: Endpoint, timeout: float = CONFIRM_TIMEOUT) -> None:
+    def wait_for(self, endpoint: model.Endpoint, timeout: float = CONFIRM_TIMEOUT) -> None:
         """Wait until the switch has confirmed the flows of *endpoint*.
 
         :param timeout: seconds.
@@ -180,16 +175,16 @@ class Reconciler:
         threads.wait_until(lambda: self.confirmed or not self.channel.connected, timeout)
         if not self.confirmed:
             if not self.channel.connected:
-                raise NotConnectedError(bridge=self.channel.bridge)
-            raise SwitchTimeoutError(what="a reconcile", seconds=timeout)
+                raise errors.NotConnectedError(bridge=self.channel.bridge)
+            raise errors.SwitchTimeoutError(what="a reconcile", seconds=timeout)
         pending = self._last.get(endpoint)
         if pending is not None:
             pending.wait(max(0.0, deadline - clock.now()))
 
-    def _watch(self, endpoint: Endpoint, pending: Pending) -> None:
+    def _watch(self, endpoint: model.Endpoint, pending: Pending) -> None:
         try:
             pending.wait()
-        except DfmetaError as error:
+        except errors.DfmetaError as error:
             LOG.warning("%s; reconciling", error)
             self.doubt()
         finally:
@@ -202,7 +197,7 @@ class Reconciler:
         """Reconcile; a failure is logged and counted, and the next reconcile tries again."""
         try:
             self.reconcile()
-        except DfmetaError as error:
+        except errors.DfmetaError as error:
             LOG.warning("Reconcile failed: %s", error)
             metrics.RECONCILES.labels("failed").inc()
 
@@ -267,7 +262,7 @@ class Reconciler:
         self.confirmed = self._swept = False
         self._last.clear()
 
-    def misses(self, removed: Flow) -> bool:
+    def misses(self, removed: openflow.Flow) -> bool:
         """Return whether *removed*, of the classification table, should still be on the switch.
 
         The switch reports every removal in that table, whichever program requested it. It reports
@@ -284,7 +279,7 @@ class Reconciler:
         """Return the number of dfmeta's flows that should be on the switch."""
         return len(self._fixed) + sum(map(len, self._sent.values())) - self._refused
 
-    def flows(self) -> Iterator[Flow]:
+    def flows(self) -> Iterator[openflow.Flow]:
         """Yield the flows that should be on the switch."""
         for flows in (self._fixed, *self._sent.values()):
             yield from flows.values()
@@ -311,7 +306,7 @@ class Reconciler:
         count = refused = 0
         batch: list[_Mod] = []
         under_way: deque[tuple[list[_Mod], Pending]] = deque()
-        odd: dict[Endpoint, str] = {}
+        odd: dict[model.Endpoint, str] = {}
         for endpoint in (None, *others):
             batch += self._compare(endpoint, dump.pop(endpoint, ()), tap)
             # No other thread may run between the comparison of an endpoint and the sending.
@@ -332,7 +327,7 @@ class Reconciler:
         return count
 
     def _compare(
-        self, endpoint: Endpoint | None, dump: Iterable[DumpedFlow], tap: Any
+        self, endpoint: model.Endpoint | None, dump: Iterable[DumpedFlow], tap: Any
     ) -> list[_Mod]:
         """Return the missing and the stray flows of *endpoint* as flow-mods, and note them as sent.
 
@@ -384,7 +379,7 @@ class Reconciler:
             messages = [mod.message for mod in part]
             under_way.append((part, self.channel.commit(messages, "the reconciled flows")))
 
-    def _confirm(self, part: Sequence[_Mod], batch: Pending, odd: dict[Endpoint, str]) -> int:
+    def _confirm(self, part: Sequence[_Mod], batch: Pending, odd: dict[model.Endpoint, str]) -> int:
         """Wait for a bundle; return how many of its flows are not on the switch.
 
         The flow-mods of a refused bundle are sent one by one, so that a fault of one port does not
@@ -397,7 +392,7 @@ class Reconciler:
         """
         try:
             batch.wait()
-        except SwitchError as error:
+        except errors.SwitchError as error:
             LOG.info("%s; sending them one by one", error)
         else:
             return 0
@@ -423,7 +418,7 @@ class Reconciler:
         :raises NotConnectedError: when another connection is in use, or none.
         """
         if self.channel.wire is not wire:
-            raise NotConnectedError(bridge=self.channel.bridge)
+            raise errors.NotConnectedError(bridge=self.channel.bridge)
 
     def _commit_one(self, mod: Any) -> str:
         """Send one flow-mod; return why the switch refused it, empty if it did not.
@@ -434,8 +429,8 @@ class Reconciler:
         mod.xid = None  # it still has the one from the bundle
         try:
             self.channel.commit([mod], what, bundle=False).wait()
-        except SwitchError as error:
-            purpose = purpose_of(mod.cookie)
+        except errors.SwitchError as error:
+            purpose = pipeline.purpose_of(mod.cookie)
             if purpose is not None and purpose.is_needed:
                 raise
             LOG.warning("%s", error)
@@ -448,7 +443,7 @@ class Reconciler:
             if dumped.flow is None:
                 continue
             self._adopt_next_hop(dumped.flow)
-            if dumped.flow.purpose is not Purpose.ADDRESS:
+            if dumped.flow.purpose is not pipeline.Purpose.ADDRESS:
                 continue
             read = read_address(dumped.flow, self._keys)
             endpoint, number, address = read.endpoint, read.slot, read.address
@@ -478,27 +473,27 @@ class Reconciler:
         if restored:
             LOG.info("Restored %d addresses of guests that the switch has lost", restored)
 
-    def _adopt_next_hop(self, flow: Flow) -> None:
+    def _adopt_next_hop(self, flow: openflow.Flow) -> None:
         """Keep the flow of a guest next hop that is not known yet, because Neutron does not answer.
 
         Otherwise each start would remove it, and a guest would not find the service until then.
         """
-        hop, endpoint = read_next_hop(flow), comes_in_at(flow)
+        hop, endpoint = read_next_hop(flow), openflow.comes_in_at(flow)
         if hop is not None and endpoint is not None and self._adopts(endpoint):
             self.registry.adopt_next_hop(endpoint, hop)
 
-    def _quarantine_key(self, endpoint: Endpoint, key: str) -> None:
+    def _quarantine_key(self, endpoint: model.Endpoint, key: str) -> None:
         """Let the number of a flow's key rest if the key may become another guest's."""
         with contextlib.suppress(ValueError):
             number = self._keys.number_of(ip_address(key))
             if number is not None:
                 self.registry.quarantine(endpoint, number)
 
-    def _wanted(self, endpoint: Endpoint, tap: Any) -> ByKey:
+    def _wanted(self, endpoint: model.Endpoint, tap: Any) -> ByKey:
         guest = self.registry.guest(endpoint)
         if guest is None:
             return {}
-        served = ServedEndpoint(
+        served = integration_bridge.ServedEndpoint(
             endpoint,
             {number: slot.address for number, slot in guest.slots.items()},
             guest.next_hops,
@@ -515,13 +510,13 @@ class Reconciler:
             strays, key=lambda dumped: rank.get(dumped.flow.purpose, last) if dumped.flow else 0
         )
 
-    def _keep(self, endpoint: Endpoint, wanted: ByKey) -> None:
+    def _keep(self, endpoint: model.Endpoint, wanted: ByKey) -> None:
         if wanted:
             self._sent[endpoint] = wanted
         else:
             self._sent.pop(endpoint, None)
 
-    def _note_removals(self, flows: Iterable[Flow]) -> None:
+    def _note_removals(self, flows: Iterable[openflow.Flow]) -> None:
         now = clock.now()
         self._removed_at |= {flow.match_key: now for flow in flows if flow.purpose.is_shared}
 
@@ -535,7 +530,7 @@ class Reconciler:
         return [*map(wire.remove, reversed(gone)), *map(wire.add, new)]
 
 
-def _by_key(flows: Iterable[Flow]) -> ByKey:
+def _by_key(flows: Iterable[openflow.Flow]) -> ByKey:
     return {flow.match_key: flow for flow in flows}
 
 

@@ -19,9 +19,8 @@ from os_ken.ofproto import ofproto_v1_3 as ofp
 from os_ken.ofproto import ofproto_v1_3_parser as ofp_parser
 
 from dfmeta.errors import SwitchError
-from dfmeta.flows.openflow import Foreign, Seen
+from dfmeta.flows import openflow, port_down
 from dfmeta.flows.pipeline import BR_META, Layout, Stage, is_ours
-from dfmeta.flows.port_down import PortBits
 from dfmeta.flows.wire import DumpedFlow, Wire
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import FIRST_PAUSE
@@ -44,9 +43,9 @@ T = TypeVar("T")
 class BridgeFlows:
     """A bridge's flows at one moment."""
 
-    dumped: tuple[Seen, ...]
+    dumped: tuple[openflow.Seen, ...]
     """Flows of dfmeta."""
-    foreign: tuple[Foreign, ...] | None
+    foreign: tuple[openflow.Foreign, ...] | None
     """Flows of other programs in the tables that dfmeta shares with them: the classification table,
     and all tables of the second bridge; None when os-ken cannot read them."""
 
@@ -89,7 +88,7 @@ def read_flows(path: Path, layout: Layout) -> BridgeFlows:
     return _again(lambda: _read(path, layout), path)
 
 
-def read_bits(path: Path, layout: Layout) -> dict[int, PortBits]:
+def read_bits(path: Path, layout: Layout) -> dict[int, port_down.PortBits]:
     """Read the bits of each of the bridge's ports, by OpenFlow number.
 
     :param path: the bridge's management socket.
@@ -159,20 +158,20 @@ def _read(path: Path, layout: Layout) -> BridgeFlows:
     return BridgeFlows(dumped, tuple(_foreign(flow) for flow in theirs if not is_ours(flow.cookie)))
 
 
-def _seen(dumped: DumpedFlow) -> Seen:
+def _seen(dumped: DumpedFlow) -> openflow.Seen:
     entry = dumped.entry
     place = entry.table, entry.priority, entry.cookie
-    return Seen(dumped.current, *place, entry.packets, entry.bytes)
+    return openflow.Seen(dumped.current, *place, entry.packets, entry.bytes)
 
 
-def _read_bits(path: Path, layout: Layout) -> dict[int, PortBits]:
+def _read_bits(path: Path, layout: Layout) -> dict[int, port_down.PortBits]:
     wire = Wire(layout)
     with _connected(path) as sock:
         _greet(sock, wire)
         ports = _ask(sock, wire, wire.list_ports())
     if ports is None:
         raise SwitchError(what="the list of ports", cause="os-ken cannot read it")
-    return {port.port_no: PortBits.of(port) for port in ports}
+    return {port.port_no: port_down.PortBits.of(port) for port in ports}
 
 
 def _greet(sock: socket.socket, wire: Wire) -> None:
@@ -242,7 +241,7 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def _foreign(stats: Any) -> Foreign:
+def _foreign(stats: Any) -> openflow.Foreign:
     texts, hands_on, table = [], False, int(stats.table_id)
     for instruction in stats.instructions:
         if isinstance(instruction, ofp_parser.OFPInstructionGotoTable):
@@ -251,7 +250,7 @@ def _foreign(stats: Any) -> Foreign:
             actions = getattr(instruction, "actions", [instruction])
             texts.extend(map(_text, actions))
             hands_on = hands_on or any(_resubmits_to(action, table) for action in actions)
-    return Foreign(
+    return openflow.Foreign(
         stats.cookie,
         stats.priority,
         dict(stats.match.items()),

@@ -21,10 +21,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from dfmeta.attach import documents
+from dfmeta.attach import documents, limits, model
 from dfmeta.attach.documents import NOT_HERE, ApiRefusalError, json_answer, refuse
-from dfmeta.attach.limits import Alone
-from dfmeta.attach.model import Attachment, Network, Parent, unknown_network
 from dfmeta.errors import AttachError
 from dfmeta.model import TTL_MAX, Answer, GuestRequest, Port, PortKind
 from dfmeta.runtime.clock import ANSWER_TIMEOUT
@@ -114,10 +112,10 @@ class ApiCall:
     """It has a header of a proxy, in any spelling."""
 
     @property
-    def parent(self) -> Parent:
+    def parent(self) -> model.Parent:
         """The port as the engine knows it."""
         port = self.port
-        return Parent(
+        return model.Parent(
             port_id=port.iface_id,
             port_name=port.name,
             instance_id=port.instance_id,
@@ -150,7 +148,7 @@ class AttachmentApi:
         self,
         engine: AttachmentEngine,
         tokens: TokenIssuer,
-        networks: Mapping[str, Network],
+        networks: Mapping[str, model.Network],
         *,
         access: Access,
         quota: int,
@@ -160,7 +158,7 @@ class AttachmentApi:
         self._engine, self._tokens, self._networks = engine, tokens, networks
         self.access, self.quota = access, quota
         self._wait, self._apart = wait, apart
-        self._alone = Alone("another list of the VM")
+        self._alone = limits.Alone("another list of the VM")
         self._audit = AttachmentAudit()
 
     def allows(self, port: Port) -> bool:
@@ -267,7 +265,7 @@ class AttachmentApi:
     def _put(self, call: ApiCall, names: list[str]) -> Answer:
         wanted = documents.wanted(*_named(names), call.request.body)
         if not self.access.opens(call.port, wanted.network):
-            raise unknown_network(wanted.network)
+            raise model.unknown_network(wanted.network)
         made, new = self._engine.attach(call.parent, wanted)
         if new:
             self._audit.changed("added", call.port, made)
@@ -288,7 +286,7 @@ class AttachmentApi:
             self._audit.collected(call.port, network, removed)
         return json_answer(200, {"removed": removed})
 
-    def _document(self, call: ApiCall, attachment: Attachment) -> dict[str, object]:
+    def _document(self, call: ApiCall, attachment: model.Attachment) -> dict[str, object]:
         return documents.attachment(attachment, self._networks, parent_mac=call.port.mac)
 
 
@@ -375,7 +373,7 @@ class AttachmentAudit:
     def __init__(self) -> None:
         self._refusals = Complaints(LOG)
 
-    def changed(self, verb: str, port: Port, attachment: Attachment) -> None:
+    def changed(self, verb: str, port: Port, attachment: model.Attachment) -> None:
         """Note that an attachment was made, or that a VM has deleted it."""
         LOG.info(
             "Attachments: %s (%s): %s %s of container %s, network %s, VLAN %d, %s",

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address
 from typing import Any, Final, NoReturn, TypeVar
 
+from dfmeta import errors, model
 from dfmeta.attach.model import Attachment, AttachmentRequest, AttachmentStatus, Network
-from dfmeta.errors import AttachDriverError, AttachError
-from dfmeta.model import VID_MAX, Answer, is_unicast
 from dfmeta.store import strictjson
 
 JSON: Final = "application/json"
@@ -27,7 +26,7 @@ DEFAULT_ROUTE: Final = "0.0.0.0/0"
 class ApiRefusalError(Exception):
     """A request that is answered with an error; *answer* is that answer."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: model.Answer) -> None:
         self.answer = answer
         super().__init__(answer.status)
 
@@ -37,12 +36,12 @@ def encoded(document: object) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode() + b"\n"
 
 
-def json_answer(status: int, document: object, *headers: tuple[str, str]) -> Answer:
+def json_answer(status: int, document: object, *headers: tuple[str, str]) -> model.Answer:
     """Return an answer with a JSON document."""
-    return Answer(status, encoded(document), content_type=JSON, headers=headers)
+    return model.Answer(status, encoded(document), content_type=JSON, headers=headers)
 
 
-def refusal(status: int, error: str, message: str, *headers: tuple[str, str]) -> Answer:
+def refusal(status: int, error: str, message: str, *headers: tuple[str, str]) -> model.Answer:
     """Return the answer to a refused request.
 
     :param error: word for programs, which stays the same for the same cause.
@@ -64,7 +63,7 @@ NOT_HERE: Final = refusal(404, "not_found", "There is nothing at this path")
 TOO_LARGE: Final = refusal(413, "too_large", "The request has too many bytes")
 
 
-def failed(error: AttachError) -> Answer:
+def failed(error: errors.AttachError) -> model.Answer:
     """Return the answer for an error of the engine."""
     status = error.status
     retry = [("Retry-After", RETRY[status])] if status in RETRY else []
@@ -111,7 +110,7 @@ def status(now: AttachmentStatus) -> dict[str, Any]:
     """Return the document of a VM's status."""
     return {
         "ready": now.ready,
-        **({} if now.ready else {"cause": AttachDriverError(cause=now.cause).vm_text}),
+        **({} if now.ready else {"cause": errors.AttachDriverError(cause=now.cause).vm_text}),
         "used": now.used,
         "free": now.free,
         "quota": now.quota,
@@ -164,7 +163,7 @@ def wanted(container: str, ifname: str, body: bytes) -> AttachmentRequest:
     """
     document = _document(body, _WANTED)
     mac = _member(document, "mac", _text(17), "").lower()
-    if mac and not is_unicast(mac):
+    if mac and not model.is_unicast(mac):
         bad("mac", "a unicast MAC address with colons")
     boot_id = _member(document, "boot_id", _text(36), "").lower()
     if boot_id and not BOOT_ID.fullmatch(boot_id):
@@ -259,11 +258,11 @@ def _ip(value: Any) -> IPv4Address:
 def _avoid(value: Any) -> frozenset[int]:
     if isinstance(value, list) and len(value) <= AVOID_MAX and all(map(_is_vid, value)):
         return frozenset(value)
-    raise ValueError(f"a list of at most {AVOID_MAX} VLAN ids from 1 to {VID_MAX}")
+    raise ValueError(f"a list of at most {AVOID_MAX} VLAN ids from 1 to {model.VID_MAX}")
 
 
 def _is_vid(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= VID_MAX
+    return type(value) is int and 1 <= value <= model.VID_MAX
 
 
 def _labels(value: Any) -> dict[str, str]:

@@ -14,9 +14,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
-from dfmeta import metrics
-from dfmeta.attach.choice import Choice, mac_in_use
-from dfmeta.attach.limits import Rate
+from dfmeta import errors, metrics
+from dfmeta.attach import choice, limits, resync, trunk_loop
 from dfmeta.attach.model import (
     Attachment,
     AttachmentDriver,
@@ -31,15 +30,6 @@ from dfmeta.attach.model import (
     to_report,
     to_trunk,
     unknown_network,
-)
-from dfmeta.attach.resync import Resync
-from dfmeta.attach.trunk_loop import TrunkLoop
-from dfmeta.errors import (
-    AttachConflictError,
-    AttachDriverError,
-    AttachError,
-    AttachRateError,
-    StoreError,
 )
 from dfmeta.runtime import clock
 from dfmeta.store.db.attachments import AttachmentTables
@@ -61,9 +51,11 @@ def _database() -> Iterator[None]:
     """Turn an error of the database into one for a VM, which must not see the database's name."""
     try:
         yield
-    except StoreError as error:
+    except errors.StoreError as error:
         LOG.warning("the database of attachments failed: %s", error.line)
-        raise AttachDriverError(cause="the database of attachments does not answer") from error
+        raise errors.AttachDriverError(
+            cause="the database of attachments does not answer"
+        ) from error
 
 
 class AttachmentEngine:
@@ -102,11 +94,11 @@ class AttachmentEngine:
         self._host = host
         self._clock = clock
         self._name = name
-        self._rate = Rate(settings.rate, clock)
-        self._loop = TrunkLoop(attachments, driver, settings, clock=clock, burst=burst)
-        self._choice = Choice(settings)
+        self._rate = limits.Rate(settings.rate, clock)
+        self._loop = trunk_loop.TrunkLoop(attachments, driver, settings, clock=clock, burst=burst)
+        self._choice = choice.Choice(settings)
         self._resync_alone = threading.Lock()
-        self._resync = Resync(
+        self._resync = resync.Resync(
             attachments, self._loop, settings, host=host, clock=clock, present=present
         )
 
@@ -115,8 +107,8 @@ class AttachmentEngine:
         self._settings = dataclasses.replace(
             self._settings, quota=settings.quota, rate=settings.rate
         )
-        self._rate = Rate(settings.rate, self._clock)
-        self._choice = Choice(self._settings)
+        self._rate = limits.Rate(settings.rate, self._clock)
+        self._choice = choice.Choice(self._settings)
 
     def attach(self, parent: Parent, wanted: AttachmentRequest) -> tuple[Attachment, bool]:
         """Return the attachment of a container's interface once its data plane stands.
@@ -140,7 +132,7 @@ class AttachmentEngine:
         return made, new
 
     def _attach(self, parent: Parent, wanted: AttachmentRequest) -> tuple[Attachment, bool]:
-        taken: AttachError | None = None
+        taken: errors.AttachError | None = None
         with _database():
             for _round in range(_ROUNDS):
                 network = self._network(wanted.network)
@@ -150,27 +142,27 @@ class AttachmentEngine:
                     return attachment, False
                 # A VM with an attachment has its trunk; the driver would read all ports to say so.
                 if not any(map(self._works, rows)) and (cause := self._driver.ready(parent)):
-                    raise AttachDriverError(cause=cause)
+                    raise errors.AttachDriverError(cause=cause)
                 if attachment is None and not taken and not self._rate.take(parent.port_id):
                     cause = f"more than {self._settings.rate:g} new attachments in a second"
-                    raise AttachRateError(cause=cause)
+                    raise errors.AttachRateError(cause=cause)
                 unknown = attachment is None and bool(wanted.mac)
                 if unknown and self._driver.has_mac(parent, wanted.mac, network):
-                    raise mac_in_use(wanted.mac, network)
+                    raise choice.mac_in_use(wanted.mac, network)
                 row, created = self._reserve(parent, network, wanted)
                 if row.state is AttachmentState.LEAVING or row.vid in wanted.avoid:
                     continue
                 _check_network(row, wanted)
                 try:
                     self._loop.stand(parent, row)
-                except AttachDriverError as error:
+                except errors.AttachDriverError as error:
                     if not error.fields.get("taken"):
                         raise
                     taken = error
                     wanted = dataclasses.replace(wanted, avoid=wanted.avoid | {row.vid})
                     continue
                 return self._renewed(row), created
-        raise taken or AttachDriverError(cause="other requests change the same attachment")
+        raise taken or errors.AttachDriverError(cause="other requests change the same attachment")
 
     def get(self, parent: Parent, container: str, ifname: str) -> Attachment | None:
         """Return an attachment of a VM; None if it does not exist or is being removed.
@@ -246,7 +238,7 @@ class AttachmentEngine:
                 left = self._free(parent.port_id, rows)
             cause = self._driver.ready(parent)
             used, free = len(rows), left
-        except AttachError as error:
+        except errors.AttachError as error:
             cause = error.cause
         return AttachmentStatus(
             ready=not cause,
@@ -404,14 +396,14 @@ class AttachmentEngine:
         if previous is not None and any(
             row.id == previous.id for row in self._loop.rows(parent.port_id)
         ):
-            raise AttachDriverError(cause="the previous attachment cannot be removed yet")
+            raise errors.AttachDriverError(cause="the previous attachment cannot be removed yet")
         return None
 
     def _remove(self, parent: Parent) -> None:
         """Remove the attachments of a VM that leave; :meth:`tidy` does what fails here."""
         try:
             self._loop.run(parent)
-        except AttachDriverError as error:
+        except errors.AttachDriverError as error:
             LOG.warning("attachments of %s leave later: %s", parent.port_name, error.line)
 
     def _reserve(
@@ -439,11 +431,11 @@ class AttachmentEngine:
             now=now,
             choose=lambda taken: self._choice.row(taken, network, wanted, foreign, fixed),
         )
-        if isinstance(result, AttachError):
+        if isinstance(result, errors.AttachError):
             raise result
         row, created = result
         if row is None:
-            raise AttachDriverError(cause="other VMs take the same addresses")
+            raise errors.AttachDriverError(cause="other VMs take the same addresses")
         return to_attachment(row), created
 
     def _renewed(self, row: Attachment) -> Attachment:
@@ -460,6 +452,6 @@ def _is(attachment: Attachment, container: str, ifname: str) -> bool:
 
 def _check_network(attachment: Attachment, wanted: AttachmentRequest) -> None:
     if attachment.network != wanted.network:
-        raise AttachConflictError(
+        raise errors.AttachConflictError(
             cause=f"{wanted.ifname} of this container is on the network {attachment.network!r}"
         )

@@ -11,15 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address
 
-from dfmeta.attach.model import (
-    Attachment,
-    AttachmentLimits,
-    AttachmentState,
-    Found,
-    to_attachment,
-    to_parent,
-)
-from dfmeta.attach.trunk_loop import TrunkLoop
+from dfmeta.attach import model, trunk_loop
 from dfmeta.errors import AttachError
 from dfmeta.runtime.throttle import LogThrottle
 from dfmeta.store.db.attachments import AttachmentTables, Row
@@ -37,8 +29,8 @@ class Resync:
     def __init__(
         self,
         attachments: AttachmentTables,
-        loop: TrunkLoop,
-        settings: AttachmentLimits,
+        loop: trunk_loop.TrunkLoop,
+        settings: model.AttachmentLimits,
         *,
         host: str,
         clock: Callable[[], float],
@@ -73,11 +65,13 @@ class Resync:
             lost = {
                 row.id
                 for row in rows
-                if row.state is AttachmentState.ACTIVE and row.id not in whole
+                if row.state is model.AttachmentState.ACTIVE and row.id not in whole
             }
         for trunk in trunks:
             of_trunk = [row for row in rows if row.parent == trunk["parent"]]
-            if any(row.state is not AttachmentState.ACTIVE or row.id in lost for row in of_trunk):
+            if any(
+                row.state is not model.AttachmentState.ACTIVE or row.id in lost for row in of_trunk
+            ):
                 self._run_loop(trunk, {row.id for row in of_trunk} & lost)
         if ports is not None:
             self._remove_orphans(ports)
@@ -99,10 +93,10 @@ class Resync:
                     LOG.info("attachments of %s leave: its port is gone", row["port_name"])
         return trunks
 
-    def _rows(self) -> list[Attachment]:
-        return [to_attachment(row) for row in self._attachments.of_host(self._host)]
+    def _rows(self) -> list[model.Attachment]:
+        return [model.to_attachment(row) for row in self._attachments.of_host(self._host)]
 
-    def _ports(self) -> Sequence[Found] | None:
+    def _ports(self) -> Sequence[model.Found] | None:
         """Return the data plane of this host; None if it does not answer."""
         try:
             ports = self._loop.driver.found()
@@ -118,7 +112,7 @@ class Resync:
 
     def _run_loop(self, trunk: Row, lost: set[str]) -> None:
         """Bring the rows of a trunk to their ends; those of an absent VM leave at most."""
-        parent, here = to_parent(trunk), trunk["absent_since"] is None
+        parent, here = model.to_parent(trunk), trunk["absent_since"] is None
         if here and lost:
             LOG.info("attachments of %s get their data plane again", parent.port_name)
         try:
@@ -126,7 +120,7 @@ class Resync:
         except AttachError as error:
             self._warn("attachments wait: %s", error)
 
-    def _remove_orphans(self, ports: Iterable[Found]) -> None:
+    def _remove_orphans(self, ports: Iterable[model.Found]) -> None:
         """Remove what the data plane had before the rows were read, and no row names."""
         named = {row.id for row in self._rows()}
         rest = [port for port in ports if port.removable and port.id not in named]
@@ -146,9 +140,9 @@ class Resync:
         self._throttle.warn(LOG, message, error.line)
 
 
-def _nameless(port: Found) -> Attachment:
+def _nameless(port: model.Found) -> model.Attachment:
     """Return an attachment with the values that a data plane knows, for its removal."""
-    return Attachment(
+    return model.Attachment(
         id=port.id,
         parent=port.parent,
         host="",
@@ -161,7 +155,7 @@ def _nameless(port: Found) -> Attachment:
         ip=IPv4Address(0),
         port_id="",
         boot_id="",
-        state=AttachmentState.LEAVING,
+        state=model.AttachmentState.LEAVING,
         created=0.0,
         changed=0.0,
     )

@@ -38,8 +38,7 @@ from dfmeta.attach.model import (
     to_attachment,
 )
 from dfmeta.errors import AttachDriverError, AttachError
-from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import LogThrottle
+from dfmeta.runtime import clock, throttle
 from dfmeta.store.db.attachments import AttachmentTables
 
 LOG = logging.getLogger(__name__)
@@ -101,7 +100,7 @@ class TrunkLoop:
         self._next: dict[str, _Pass] = {}
         """Trunk → its pass that has not begun yet."""
         self._mutex = threading.Lock()
-        self._throttle = LogThrottle()
+        self._throttle = throttle.LogThrottle()
 
     def rows(self, parent: str) -> list[Attachment]:
         """Return the attachments of a trunk in all states."""

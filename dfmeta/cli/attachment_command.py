@@ -8,8 +8,7 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.client import request_agent, with_running
-from dfmeta.cli.common import JSON, config_options, group, listing_options, print_rows
+from dfmeta.cli import client, common
 from dfmeta.doctor.finding import time_of_day
 from dfmeta.errors import AttachDriverError, UsageError
 from dfmeta.http.client import TIMEOUT
@@ -41,7 +40,7 @@ STYLES: Final = {
 _ID: Final = "1f0a5b1e-4f0e-4b0e-8a61-0f5b1f6f3f10"
 
 
-@group("attachment")
+@common.group("attachment")
 def attachment() -> None:
     """Manage the attachments of containers in VMs, which the VMs request over the metadata address.
 
@@ -55,7 +54,7 @@ def attachment() -> None:
     "dfmeta attachment list --format json",
     failed="dfmeta-agent does not answer",
 )
-@listing_options
+@common.listing_options
 def show(conf: cfg.ConfigOpts, *, fmt: str, wide: bool) -> None:
     """Show the attachments of this host's VMs, and of all hosts that share the database.
 
@@ -64,21 +63,21 @@ def show(conf: cfg.ConfigOpts, *, fmt: str, wide: bool) -> None:
     """
     rows = _request(conf, ROOT)
     rows.sort(key=lambda row: (row["port"], row["vid"]))
-    if fmt == JSON:
-        print_rows(rows, {field: field for field in FIELDS}, fmt)
+    if fmt == common.JSON:
+        common.print_rows(rows, {field: field for field in FIELDS}, fmt)
         return
     now = datetime.now(UTC)
     shown = [
         {**row, "changed": time_of_day(datetime.fromtimestamp(row["changed"], UTC), now)}
         for row in rows
     ]
-    print_rows(shown, COLUMNS, fmt, styles=STYLES, drop=DROP, wide=wide)
+    common.print_rows(shown, COLUMNS, fmt, styles=STYLES, drop=DROP, wide=wide)
 
 
 @attachment.subcommand(
     "delete", f"dfmeta attachment delete {_ID}", failed="dfmeta-agent does not answer"
 )
-@config_options
+@common.config_options
 @click.argument("ids", metavar="ID...", nargs=-1, required=True, type=click.UUID)
 def delete(conf: cfg.ConfigOpts, *, ids: tuple[object, ...]) -> None:
     """Delete attachments by their ids, which the list shows.
@@ -92,7 +91,7 @@ def delete(conf: cfg.ConfigOpts, *, ids: tuple[object, ...]) -> None:
 
 
 @attachment.subcommand("gc", "dfmeta attachment gc", failed="OVSDB does not answer")
-@config_options
+@common.config_options
 def gc(conf: cfg.ConfigOpts) -> None:
     """Compare the attachments with the switch at once, as dfmeta-agent does now and then.
 
@@ -109,8 +108,8 @@ def _request(conf: cfg.ConfigOpts, path: str, method: str = "GET") -> Any:
     :raises UsageError: when the attachment does not exist, or attachments are off.
     :raises AttachDriverError: when the database or the data plane does not answer.
     """
-    status, document = with_running(
-        conf, lambda: request_agent(conf, path, method, timeout=TIMEOUT)
+    status, document = client.with_running(
+        conf, lambda: client.request_agent(conf, path, method, timeout=TIMEOUT)
     )
     if status in (200, 204):
         return document

@@ -23,10 +23,7 @@ from typing import Any, Final, TypeVar
 import click
 from oslo_config import cfg
 
-from dfmeta.conf import values
-from dfmeta.conf.agent import layout_of
-from dfmeta.conf.metadata import keys_of, meta_of
-from dfmeta.conf.values import Differences
+from dfmeta.conf import agent, metadata, values
 from dfmeta.doctor.agent import Agent, HangsError, another_program
 from dfmeta.doctor.facts import HostSettings, MetaSide
 from dfmeta.doctor.finding import listed
@@ -36,9 +33,8 @@ from dfmeta.host.process import read_process
 from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.http.responses import HttpResponse
 from dfmeta.ovsdb.vswitchd import management_socket
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, saved_state
 from dfmeta.runtime.clock import ANSWER_TIMEOUT
-from dfmeta.runtime.saved_state import UNREADABLE, SavedState, read_state
 from dfmeta.store import strictjson
 from dfmeta.wiring.process import lock_name
 
@@ -117,7 +113,7 @@ def with_running(conf: cfg.ConfigOpts, call: Callable[[], T]) -> T:
 class InForce:
     """The result of setting a command's configuration to the daemon's values."""
 
-    differences: Differences = field(default_factory=Differences)
+    differences: values.Differences = field(default_factory=values.Differences)
     cause: str = ""
     """The reason why the daemon's values are unknown; empty when they are in use."""
 
@@ -195,9 +191,9 @@ def make_host_settings(conf: cfg.ConfigOpts) -> HostSettings:
     """Return the settings of the host that follow from *conf* and state_path."""
     group = conf.df_metadata
     bridge, ovsdb = group.integration_bridge, group.ovsdb_connection
-    meta, state = meta_of(conf), SavedState()
-    with contextlib.suppress(*UNREADABLE):
-        state = read_state(Path(group.state_path))
+    meta, state = metadata.meta_of(conf), saved_state.SavedState()
+    with contextlib.suppress(*saved_state.UNREADABLE):
+        state = saved_state.read_state(Path(group.state_path))
     return HostSettings(
         bridge=bridge,
         tap=group.metadata_interface,
@@ -206,7 +202,7 @@ def make_host_settings(conf: cfg.ConfigOpts) -> HostSettings:
         port=group.port or state.port or None,
         listener=state.listener,
         route_table=group.route_table,
-        layout=layout_of(group),
+        layout=agent.layout_of(group),
         ovsdb=ovsdb,
         socket=str(management_socket(group.openflow_connection, ovsdb, bridge)),
         admin=group.admin_listen,
@@ -217,7 +213,7 @@ def make_host_settings(conf: cfg.ConfigOpts) -> HostSettings:
         ip6=tuple(str(IPv6Address(text)) for text in group.ip6),
         host_ip6=str(IPv6Address(group.host_ip6)),
         listener6=state.listener6,
-        keys=keys_of(conf),
+        keys=metadata.keys_of(conf),
         meta=None
         if meta is None
         else MetaSide(

@@ -12,18 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from dfmeta import errors
 from dfmeta.cli.common import CONFIG_FILE, SENTENCE, Group, config_before
-from dfmeta.errors import (
-    ConfigError,
-    DeviceError,
-    DfmetaError,
-    RecordError,
-    StartError,
-    TagRuleError,
-    UsageError,
-)
 from dfmeta.wiring import process
-from dfmeta.wiring.process import PROG
 
 
 class LazyCommand(NamedTuple):
@@ -125,14 +116,21 @@ class LazyGroup(Group):
         """Run the command; report a :class:`DfmetaError` as one line on stderr and exit."""
         try:
             return super().invoke(ctx)
-        except DfmetaError as error:
-            process.print_error(PROG, error)
+        except errors.DfmetaError as error:
+            process.print_error(process.PROG, error)
             ctx.exit(exit_status(error))
 
 
-def exit_status(error: DfmetaError) -> int:
+def exit_status(error: errors.DfmetaError) -> int:
     """Return 2 for errors in the operator's input, else 1."""
-    wrong_input = ConfigError | RecordError | StartError | DeviceError | TagRuleError | UsageError
+    wrong_input = (
+        errors.ConfigError
+        | errors.RecordError
+        | errors.StartError
+        | errors.DeviceError
+        | errors.TagRuleError
+        | errors.UsageError
+    )
     return WRONG_INPUT if isinstance(error, wrong_input) else FAILED
 
 
@@ -141,7 +139,7 @@ def exit_status(error: DfmetaError) -> int:
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="The --help of each command has examples and explains its exit status.",
 )
-@click.version_option(package_name=PROG, prog_name=PROG)
+@click.version_option(package_name=process.PROG, prog_name=process.PROG)
 @config_before
 def cli() -> None:
     """Check and manage the metadata service of a host and its store.
@@ -164,7 +162,7 @@ def show_help(ctx: click.Context, words: tuple[str, ...]) -> None:
 @cli.subcommand("version", "dfmeta version", failed="nothing can be written")
 def show_version() -> None:
     """Show the version of dfmeta, like --version."""
-    click.echo(f"{PROG}, version {metadata.version(PROG)}")
+    click.echo(f"{process.PROG}, version {metadata.version(process.PROG)}")
 
 
 def command_meant(words: Sequence[str], root: click.Context) -> tuple[click.Context, Sequence[str]]:
@@ -190,28 +188,28 @@ def main() -> None:
 def _status() -> int:
     try:
         # Commands return None; click returns a status only after a call of exit().
-        return int(cli.main(prog_name=PROG, standalone_mode=False) or 0)
+        return int(cli.main(prog_name=process.PROG, standalone_mode=False) or 0)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return WRONG_INPUT
     except click.UsageError as error:
         if error.ctx is None:  # the parser knows the option but not its command
-            root = click.Context(cli, info_name=PROG)
+            root = click.Context(cli, info_name=process.PROG)
             error.ctx, _left = command_meant(sys.argv[1:], root)
         click.echo(error.ctx.get_usage(), err=True)
-        process.print_error(PROG, usage_error(error))
+        process.print_error(process.PROG, usage_error(error))
         return WRONG_INPUT
     except click.ClickException as error:
-        process.print_error(PROG, UsageError(cause=error.format_message()))
+        process.print_error(process.PROG, errors.UsageError(cause=error.format_message()))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return process.INTERRUPTED
     except Exception as error:  # report every error on one line
-        process.print_unexpected(PROG, error)
+        process.print_unexpected(process.PROG, error)
         return FAILED
 
 
-def usage_error(error: click.UsageError) -> UsageError:
+def usage_error(error: click.UsageError) -> errors.UsageError:
     """Return the error to report for a command line that click rejects."""
-    path = error.ctx.command_path if error.ctx is not None else PROG
-    return UsageError(cause=error.format_message(), remedy=f"See {path} --help")
+    path = error.ctx.command_path if error.ctx is not None else process.PROG
+    return errors.UsageError(cause=error.format_message(), remedy=f"See {path} --help")

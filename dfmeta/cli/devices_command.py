@@ -18,9 +18,7 @@ import click
 
 from dfmeta.cli.common import cell_text, config_files_option, group, load_config
 from dfmeta.cli.store_target import read
-from dfmeta.devices import validate
-from dfmeta.devices.elements import SIZE_MAX
-from dfmeta.devices.libvirt import DomainDevices, TagRule, read_domain
+from dfmeta.devices import elements, libvirt, validate
 from dfmeta.devices.schema import SINCE, as_of
 from dfmeta.errors import DeviceError, DomainError, RecordError
 from dfmeta.store import strictjson
@@ -64,7 +62,7 @@ def from_libvirt(
     config_files: tuple[str, ...], domain: str, *, tags: tuple[str, ...], store: bool
 ) -> None:
     """Print the document of the devices of DOMAIN: a name, a UUID, or a file with its XML."""
-    rules = [TagRule.parse(text) for text in tags]
+    rules = [libvirt.TagRule.parse(text) for text in tags]
     devices_of = _domain(config_files, domain)
     document = devices_of.document(rules)
     if store:
@@ -105,7 +103,7 @@ def write_config_drive(
         raise click.UsageError("give either --domain or --file")
     if name is not None and tags:
         raise click.UsageError("--tag needs --domain: a document of --file has its own tags")
-    rules = [TagRule.parse(text) for text in tags]
+    rules = [libvirt.TagRule.parse(text) for text in tags]
     instance_id = ""
     if domain is not None:
         devices_of = _domain(config_files, domain)
@@ -133,14 +131,14 @@ def _document(name: str) -> dict[str, Any]:
     return {"devices": document["devices"]}
 
 
-def _domain(config_files: Sequence[str], name: str) -> DomainDevices:
+def _domain(config_files: Sequence[str], name: str) -> libvirt.DomainDevices:
     """Return a domain by file, UUID or name; an active domain before a definition.
 
     :raises RecordError: when there is no such domain, or more than one.
     """
     if name == "-" or "/" in name or name.endswith(SUFFIX):
         try:
-            return read_domain(read("DOMAIN", name, limit=SIZE_MAX))
+            return libvirt.read_domain(read("DOMAIN", name, limit=elements.SIZE_MAX))
         except DomainError as error:
             raise _no_domain(name, str(error)) from error
     paths = load_config(config_files).df_metadata.libvirt_xml_path
@@ -155,12 +153,12 @@ def _domain(config_files: Sequence[str], name: str) -> DomainDevices:
     return max(matching, key=lambda domain: domain.active)
 
 
-def _domains(folders: Sequence[Path]) -> Iterator[DomainDevices]:
+def _domains(folders: Sequence[Path]) -> Iterator[libvirt.DomainDevices]:
     """Yield all domains that can be read, and skip broken ones."""
     for folder in folders:
         for path in sorted(folder.glob(f"*{SUFFIX}")):
             with suppress(OSError, DomainError), path.open("rb") as file:
-                yield read_domain(file.read(SIZE_MAX + 1))
+                yield libvirt.read_domain(file.read(elements.SIZE_MAX + 1))
 
 
 def _no_domain(name: str, cause: str) -> RecordError:

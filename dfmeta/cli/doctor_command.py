@@ -18,20 +18,17 @@ import dfmeta.conf
 from dfmeta.cli.client import agent_of, make_host_settings, take_over
 from dfmeta.cli.common import TABLE, cell_text, command, listing_options, print_rows, shown
 from dfmeta.conf import attachments as attachment_options
+from dfmeta.conf import kinds, unknown_options
 from dfmeta.conf import limits as limit_options
-from dfmeta.conf import unknown_options
 from dfmeta.conf.haproxy import HAPROXY
-from dfmeta.conf.kinds import HAPROXY_ACCOUNT, WORKER_ACCOUNT, account_of
-from dfmeta.doctor import table
+from dfmeta.doctor import checks_trunks, table
 from dfmeta.doctor.checks_daemon import OptionFacts, ProgramFacts
-from dfmeta.doctor.checks_trunks import AttachmentOptions
 from dfmeta.doctor.finding import CheckStatus, Finding, healthy, summary
 from dfmeta.doctor.probes import Inspection, InspectionOptions
 from dfmeta.doctor.services import ServiceOptions
 from dfmeta.errors import ConfigError
 from dfmeta.neutron.client import NeutronApi
-from dfmeta.wiring import services
-from dfmeta.wiring.process import lock_name
+from dfmeta.wiring import process, services
 
 _KEYS: Final = (
     (None, "nova_client_priv_key"),
@@ -121,11 +118,11 @@ def make_inspection_options(conf: cfg.ConfigOpts, compared: OptionFacts) -> Insp
     group = conf.df_metadata
     haproxy = (lambda: _program(conf)) if group.engine == HAPROXY else None
     return InspectionOptions(
-        lock=lock_name(group.ovsdb_connection, group.integration_bridge),
+        lock=process.lock_name(group.ovsdb_connection, group.integration_bridge),
         haproxy=haproxy,
-        haproxy_user=account_of(conf.haproxy.user, HAPROXY_ACCOUNT),
+        haproxy_user=kinds.account_of(conf.haproxy.user, kinds.HAPROXY_ACCOUNT),
         workers=group.proxy_workers,
-        worker_user=account_of(group.proxy_worker_user, WORKER_ACCOUNT),
+        worker_user=kinds.account_of(group.proxy_worker_user, kinds.WORKER_ACCOUNT),
         connections=conf[limit_options.GROUP.name].connections,
         attachments=_attachments(conf) if conf.attachments.enabled else None,
         services=_services(conf, newer=bool(compared.newer)),
@@ -145,10 +142,10 @@ def _program(conf: cfg.ConfigOpts) -> ProgramFacts:
     return ProgramFacts(binary=program.binary, version=program.version)
 
 
-def _attachments(conf: cfg.ConfigOpts) -> AttachmentOptions:
+def _attachments(conf: cfg.ConfigOpts) -> checks_trunks.AttachmentOptions:
     group = conf.attachments
     networks = attachment_options.networks(conf)
-    return AttachmentOptions(
+    return checks_trunks.AttachmentOptions(
         host=services.neutron_host(conf),
         most=min(group.quota, len(attachment_options.vids(group))),
         networks={name: network.mtu for name, network in networks.items()},

@@ -12,14 +12,12 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
+from dfmeta import errors, model
+from dfmeta.cli import common, port_argument
 from dfmeta.cli.client import agent_of, make_host_settings, report_differences, take_over
-from dfmeta.cli.common import JSON, command, listing_options, print_rows
-from dfmeta.cli.port_argument import complete_port, find, no_such_port
 from dfmeta.doctor.facts import HostSettings, KnownPort
 from dfmeta.doctor.flow_diff import SETTLE_TRIES, FlowEntry, compare
-from dfmeta.errors import OvsdbError, StartError, SwitchError
 from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK
-from dfmeta.model import Endpoint
 from dfmeta.ovsdb.rows import Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
 from dfmeta.runtime import clock
@@ -54,19 +52,19 @@ STYLES: Final = {
 OFCTL: Final = "ovs-ofctl"
 
 
-@command(
+@common.command(
     "flows",
     "dfmeta flows",
     "dfmeta flows --port tap3c1f2a5e-7b",
     "dfmeta flows --raw",
     failed="the bridge does not answer",
 )
-@listing_options
+@common.listing_options
 @click.option("--raw", is_flag=True, help="Show the output of ovs-ofctl, which must be installed.")
 @click.option(
     "--port",
     metavar="PORT",
-    shell_complete=complete_port,
+    shell_complete=port_argument.complete_port,
     help="Show only the flows of one guest: of a port's name, iface-id, MAC or guest's address, or "
     "of an instance's id or name.",
 )
@@ -88,7 +86,7 @@ def flows(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, raw: bool, port: str | 
             click.echo(_raw(path), nl=False)
         return
     snapshot = Snapshot()
-    with contextlib.suppress(OvsdbError):  # OVSDB is only needed for names
+    with contextlib.suppress(errors.OvsdbError):  # OVSDB is only needed for names
         snapshot = read_snapshot(wanted.ovsdb)
     compared = compare(agent_of(conf), wanted, snapshot)
     for problem in dict.fromkeys(compared.problems.values()):
@@ -97,16 +95,16 @@ def flows(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, raw: bool, port: str | 
         click.echo(f"dfmeta: {problem}; {which} are shown unchecked", err=True)
     names = _names(compared.ports, snapshot, wanted)
     columns = {field: field for field in FIELDS}
-    if fmt != JSON:
+    if fmt != common.JSON:
         columns = (BRIDGE if wanted.meta is not None else {}) | COLUMNS
     shown = [_row(entry, _named(entry, names, wanted)) for entry in compared.rows]
     if port is not None:
-        matching = find(conf, compared.ports, port)
+        matching = port_argument.find(conf, compared.ports, port)
         if not matching:
-            raise no_such_port(conf, snapshot, port)
+            raise port_argument.no_such_port(conf, snapshot, port)
         guests = {(guest.name, guest.vid or None) for guest in matching}
         shown = [row for row in shown if (row["port"], row["vid"]) in guests]
-    if fmt != JSON:
+    if fmt != common.JSON:
         # No flow has an address and a next hop.
         shown = [
             {
@@ -116,7 +114,7 @@ def flows(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, raw: bool, port: str | 
             }
             for row in shown
         ]
-    print_rows(shown, columns, fmt, styles=STYLES, drop=DROP, wide=wide)
+    common.print_rows(shown, columns, fmt, styles=STYLES, drop=DROP, wide=wide)
     for bridge, error in compared.unread.items():
         click.echo(f"dfmeta: the flows of {bridge} are not shown: {error}", err=True)
     if compared.unread:
@@ -125,7 +123,7 @@ def flows(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, raw: bool, port: str | 
 
 def _names(
     ports: tuple[KnownPort, ...], snapshot: Snapshot, wanted: HostSettings
-) -> dict[str, dict[Endpoint, tuple[str, str]]]:
+) -> dict[str, dict[model.Endpoint, tuple[str, str]]]:
     """Return bridge → endpoint → names of the port and its instance."""
     names = {port.endpoint: (port.name, port.instance) for port in ports if port.ofport is not None}
     meta = wanted.meta.names if wanted.meta is not None else None
@@ -137,19 +135,19 @@ def _names(
     for name, bridge in dfmeta_ports:
         port = snapshot.interface(name, bridge)
         if port is not None and port.ofport is not None:
-            by_bridge[bridge][Endpoint(port.ofport)] = (name, "")
+            by_bridge[bridge][model.Endpoint(port.ofport)] = (name, "")
     return by_bridge
 
 
 def _named(
-    entry: FlowEntry, names: dict[str, dict[Endpoint, tuple[str, str]]], wanted: HostSettings
+    entry: FlowEntry, names: dict[str, dict[model.Endpoint, tuple[str, str]]], wanted: HostSettings
 ) -> tuple[str, str]:
     """Return the names of the port and the instance that a flow belongs to; empty: to none."""
     if entry.ofport is None:
         return "", ""
     # A flow of a guest has its number on the integration bridge, where the guest is.
     bridge = wanted.bridge if entry.key else entry.bridge
-    return names[bridge].get(Endpoint(entry.ofport, entry.vid), ("gone", ""))
+    return names[bridge].get(model.Endpoint(entry.ofport, entry.vid), ("gone", ""))
 
 
 def _row(entry: FlowEntry, named: tuple[str, str]) -> dict[str, Any]:
@@ -174,7 +172,7 @@ def _raw(path: str) -> str:
     """
     program = shutil.which(OFCTL)
     if program is None:
-        raise StartError(
+        raise errors.StartError(
             cause=f"--raw needs {OFCTL}, which is not on PATH",
             remedy="Install Open vSwitch's tools, or leave --raw out",
         )
@@ -185,4 +183,4 @@ def _raw(path: str) -> str:
         if not done.returncode:
             return done.stdout
         clock.sleep(clock.CHECK_INTERVAL)
-    raise SwitchError(what=" ".join(words[1:]), cause=done.stderr.strip())
+    raise errors.SwitchError(what=" ".join(words[1:]), cause=done.stderr.strip())

@@ -10,14 +10,11 @@ from typing import Any, Final
 import click
 from oslo_config import cfg
 
+from dfmeta import errors, model
+from dfmeta.cli import common, port_argument
 from dfmeta.cli.client import agent_of, with_running
-from dfmeta.cli.common import JSON, command, listing_options, print_rows
-from dfmeta.cli.port_argument import complete_port, find
 from dfmeta.conf.metadata import keys_of
-from dfmeta.doctor.agent import read_port
-from dfmeta.doctor.finding import span, time_of_day
-from dfmeta.errors import NotRunningError, UsageError
-from dfmeta.model import PortKind, PortState
+from dfmeta.doctor import agent, finding
 
 COLUMNS: Final = {
     "port": "PORT",
@@ -53,7 +50,7 @@ TRUNKS: Final = ("kind", "segmentation_id", "parent")
 ATTACHED: Final = ("container", "network")
 """Columns that are shown only on a host with attachments."""
 UNATTACHED: Final = dict.fromkeys((*ATTACHED, "attachment"))
-WELL: Final = frozenset({PortState.SERVED, PortState.UNNAMED, PortState.DEAD})
+WELL: Final = frozenset({model.PortState.SERVED, model.PortState.UNNAMED, model.PortState.DEAD})
 """States of a port without a fault."""
 STYLES: Final = {
     "state": {
@@ -72,7 +69,7 @@ STYLES: Final = {
 }
 
 
-@command(
+@common.command(
     "ports",
     "dfmeta ports",
     "dfmeta ports web1",
@@ -80,8 +77,8 @@ STYLES: Final = {
     "dfmeta ports --format json",
     failed="dfmeta-agent does not answer",
 )
-@listing_options
-@click.argument("port", required=False, shell_complete=complete_port)
+@common.listing_options
+@click.argument("port", required=False, shell_complete=port_argument.complete_port)
 @click.option(
     "--failing",
     is_flag=True,
@@ -113,17 +110,17 @@ def ports(conf: cfg.ConfigOpts, *, port: str | None, fmt: str, wide: bool, faili
     rows = [{**row, "record_names": [*names.get(row["instance"], ())]} for row in rows]
     if port is not None:
         rows = _named(conf, rows, port)
-    subports = any(row["kind"] == PortKind.SUBPORT for row in rows)
+    subports = any(row["kind"] == model.PortKind.SUBPORT for row in rows)
     attachments = _attachments(conf) if subports else {}
     rows = [{**row, **attachments.get(row["iface_id"], UNATTACHED)} for row in rows]
     if failing:
         rows = [row for row in rows if row["state"] not in WELL or _fails(row)]
-    if fmt == JSON:
-        print_rows(rows, {field: field for field in FIELDS}, fmt)
+    if fmt == common.JSON:
+        common.print_rows(rows, {field: field for field in FIELDS}, fmt)
         return
     now = datetime.now(UTC)
     columns = {**COLUMNS, ANSWER: "LAST ANSWER"}
-    if all(row["kind"] == PortKind.PORT for row in rows):
+    if all(row["kind"] == model.PortKind.PORT for row in rows):
         columns = {key: title for key, title in columns.items() if key not in TRUNKS}
     if not any(row["attachment"] for row in rows):
         columns = {key: title for key, title in columns.items() if key not in ATTACHED}
@@ -135,7 +132,7 @@ def ports(conf: cfg.ConfigOpts, *, port: str | None, fmt: str, wide: bool, faili
     shown = [_for_people(row, now, brief=piped) for row in rows]
     notes = [_note(row) for row in rows] if piped else ()
     drop = [key for key in DROP if key in columns]
-    print_rows(shown, columns, fmt, styles=STYLES, drop=drop, wide=wide, notes=notes)
+    common.print_rows(shown, columns, fmt, styles=STYLES, drop=drop, wide=wide, notes=notes)
 
 
 def _named(conf: cfg.ConfigOpts, rows: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
@@ -144,9 +141,9 @@ def _named(conf: cfg.ConfigOpts, rows: list[dict[str, Any]], text: str) -> list[
     :raises UsageError: when there is none.
     """
     keys = keys_of(conf)
-    matching = find(conf, (read_port(row, keys) for row in rows), text)
+    matching = port_argument.find(conf, (agent.read_port(row, keys) for row in rows), text)
     if not matching:
-        raise UsageError(
+        raise errors.UsageError(
             cause=f"no port has the name, iface-id, MAC, instance (id or name) or address {text}",
             remedy="`dfmeta ports` lists the ports",
         )
@@ -170,7 +167,7 @@ def _attachments(conf: cfg.ConfigOpts) -> dict[str, dict[str, Any]]:
     Empty where attachments are off, and while their database does not answer: the ports are shown
     all the same.
     """
-    with contextlib.suppress(NotRunningError):
+    with contextlib.suppress(errors.NotRunningError):
         return {
             row["port_id"]: {
                 "container": row["container"],
@@ -205,9 +202,9 @@ def answer_of(row: dict[str, Any], now: datetime) -> str:
     last, requests = row["last_failure"], row["requests"]
     if last and last["failing"]:
         times = "" if last["times"] == 1 else f", {last['times']} times"
-        since = time_of_day(datetime.fromisoformat(last["failing_since"]), now)
+        since = finding.time_of_day(datetime.fromisoformat(last["failing_since"]), now)
         return f"fails since {since}: {last['status'] or 'no answer'}{times}: {last['brief']}"
     if requests:
-        ago = span((now - datetime.fromisoformat(requests["last_at"])).total_seconds())
+        ago = finding.span((now - datetime.fromisoformat(requests["last_at"])).total_seconds())
         return f"{requests['last_status'] or 'no answer'}, {ago} ago"
     return ""

@@ -11,31 +11,7 @@ from typing import Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import (
-    TABLE,
-    cell_text,
-    config_options,
-    confirm,
-    counted,
-    format_option,
-    group,
-    print_rows,
-    shown,
-    wide_option,
-    yes_option,
-)
-from dfmeta.cli.store_edit import WORDS, delete, put
-from dfmeta.cli.store_import import import_records
-from dfmeta.cli.store_target import (
-    StoreChoice,
-    Target,
-    TargetChoice,
-    no_defaults,
-    no_record,
-    rows_of,
-    store_options,
-    target_options,
-)
+from dfmeta.cli import common, store_edit, store_import, store_target
 from dfmeta.errors import NoRecordError
 from dfmeta.store.api.client import UNKNOWN, StoreClient
 from dfmeta.store.api.representations import timestamp
@@ -69,22 +45,22 @@ FIELDS: Final = {
     "id": "id",
     "hostname": "hostname",
     "name": "name",
-    "project_id": WORDS["project_id"],
-    "availability_zone": WORDS["availability_zone"],
-    "ssh_keys": WORDS["ssh_keys"],
+    "project_id": store_edit.WORDS["project_id"],
+    "availability_zone": store_edit.WORDS["availability_zone"],
+    "ssh_keys": store_edit.WORDS["ssh_keys"],
     "meta": "meta",
     "addresses": "addresses",
     "userdata_bytes": "user-data, bytes",
-    "vendor_data": WORDS["vendor_data"],
-    "network_config": WORDS["network_config"],
+    "vendor_data": store_edit.WORDS["vendor_data"],
+    "network_config": store_edit.WORDS["network_config"],
     "password_set": "password set",
-    "http_tokens": WORDS["http_tokens"],
+    "http_tokens": store_edit.WORDS["http_tokens"],
     "created_at": "created",
     "updated_at": "updated",
 }
 
 
-@group("store")
+@common.group("store")
 def store() -> None:
     """Write, read and delete instances' metadata.
 
@@ -93,7 +69,7 @@ def store() -> None:
     """
 
 
-for _command in (put, delete, import_records):
+for _command in (store_edit.put, store_edit.delete, store_import.import_records):
     store.add_command(_command)
 
 
@@ -104,9 +80,9 @@ for _command in (put, delete, import_records):
     f"dfmeta store get {EXAMPLE} --format json",
     failed="there is no such record, or the store does not answer",
 )
-@store_options
-@format_option
-@target_options
+@store_target.store_options
+@common.format_option
+@store_target.target_options
 @click.option("--user-data", is_flag=True, help="Print the user-data alone, byte for byte.")
 @click.option(
     "--password", is_flag=True, help="Print the password that the guest posted, byte for byte."
@@ -115,8 +91,8 @@ for _command in (put, delete, import_records):
     "--document", is_flag=True, help="Print the document alone, in the form that put --json reads."
 )
 def get(
-    store: StoreChoice,
-    choice: TargetChoice,
+    store: store_target.StoreChoice,
+    choice: store_target.TargetChoice,
     *,
     fmt: str,
     user_data: bool,
@@ -137,39 +113,41 @@ def get(
         record = records.get(target.record_id)
         addresses = records.addresses(target.record_id) if record else ()
     if record is None:
-        raise no_record(target)
+        raise store_target.no_record(target)
     if user_data:
         _write_bytes(record.userdata, target=target, what="user-data")
     elif password:
         _write_bytes(record.password, target=target, what="password")
     elif document:
         click.echo(json.dumps(parse_document(record.id, record.metadata), indent=2))
-    elif fmt == TABLE:
+    elif fmt == common.TABLE:
         row = _full_row(record, addresses)
         rows = [{"field": title, "value": row.get(key)} for key, title in FIELDS.items()]
-        print_rows(rows, {"field": "FIELD", "value": "VALUE"}, fmt)
+        common.print_rows(rows, {"field": "FIELD", "value": "VALUE"}, fmt)
     else:
-        print_rows([_full_row(record, addresses)], {key: key for key in FIELDS}, fmt)
+        common.print_rows([_full_row(record, addresses)], {key: key for key in FIELDS}, fmt)
 
 
 @store.subcommand(
     "list", "dfmeta store list", "dfmeta store list --default", failed="the store does not answer"
 )
-@store_options
-@format_option
-@wide_option
+@store_target.store_options
+@common.format_option
+@common.wide_option
 @click.option("--default", is_flag=True, help="List the defaults instead of instances' records.")
-def list_records(store: StoreChoice, *, fmt: str, wide: bool, default: bool) -> None:
+def list_records(store: store_target.StoreChoice, *, fmt: str, wide: bool, default: bool) -> None:
     """List all records, one on each line."""
     with store.opened(store.conf()) as records:
         if default and isinstance(records, StoreClient):
-            raise no_defaults("--default", EVERYWHERE)
-        rows = list(counted(rows_of(records, defaults=default), READING, unit="records"))
-        print_rows(rows, LIST_COLUMNS, fmt, drop=LIST_DROP, wide=wide)
+            raise store_target.no_defaults("--default", EVERYWHERE)
+        rows = list(
+            common.counted(store_target.rows_of(records, defaults=default), READING, unit="records")
+        )
+        common.print_rows(rows, LIST_COLUMNS, fmt, drop=LIST_DROP, wide=wide)
 
 
 @store.subcommand("schema", "dfmeta store schema", failed="the database cannot be opened")
-@config_options
+@common.config_options
 def show_schema(conf: cfg.ConfigOpts) -> None:
     """Show the schema of the database, and that of this dfmeta."""
     from dfmeta.store.db.database import schema_of
@@ -181,15 +159,15 @@ def show_schema(conf: cfg.ConfigOpts) -> None:
 @store.subcommand(
     "backup", "dfmeta store backup store.bak", failed="FILE exists or cannot be written"
 )
-@config_options
+@common.config_options
 @click.argument("file")
 def backup(conf: cfg.ConfigOpts, file: str) -> None:
     """Write a backup of the whole store to a new FILE with mode 0600. The daemon keeps running."""
     from dfmeta.store.db import backup as copies
 
-    with shown(f"writing {cell_text(file)}"):
+    with common.shown(f"writing {common.cell_text(file)}"):
         count = copies.backup(conf.store.connection, Path(file))
-    click.echo(f"{cell_text(file)}: {_records(count)}")
+    click.echo(f"{common.cell_text(file)}: {_records(count)}")
 
 
 @store.subcommand(
@@ -197,8 +175,8 @@ def backup(conf: cfg.ConfigOpts, file: str) -> None:
     "dfmeta store restore store.bak",
     failed="FILE is not a backup of the store, or the answer was no",
 )
-@config_options
-@yes_option
+@common.config_options
+@common.yes_option
 @click.option(
     "--copy",
     metavar="FILE",
@@ -215,20 +193,20 @@ def restore(conf: cfg.ConfigOpts, *, yes: bool, copy: str | None, file: str) -> 
     from dfmeta.store.db import backup as copies
 
     url = conf.store.connection
-    confirm(f"Replace the whole content of the store by {cell_text(file)}?", yes=yes)
-    with shown(f"restoring {cell_text(file)}"):
+    common.confirm(f"Replace the whole content of the store by {common.cell_text(file)}?", yes=yes)
+    with common.shown(f"restoring {common.cell_text(file)}"):
         keep = copies.before_restore(url) if copy is None else Path(copy) if copy else None
         count, kept = copies.restore(url, Path(file), keep=keep)
-    now = f"{_records(count)} as in {cell_text(file)}"
+    now = f"{_records(count)} as in {common.cell_text(file)}"
     if kept:
-        click.echo(f"{now}; the earlier content of the store is in {cell_text(keep)}")
+        click.echo(f"{now}; the earlier content of the store is in {common.cell_text(keep)}")
     elif keep is not None:
         click.echo(f"{now}; no copy was made, since there was no intact store before")
     else:
         click.echo(f"{now}; the earlier content of the store is deleted")
 
 
-def _write_bytes(content: bytes | None, *, target: Target, what: str) -> None:
+def _write_bytes(content: bytes | None, *, target: store_target.Target, what: str) -> None:
     if content is None:
         raise NoRecordError(
             cause=f"{target.shown} has no {what}",

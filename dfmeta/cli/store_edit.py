@@ -15,22 +15,9 @@ import click
 from click.core import ParameterSource
 from oslo_config import cfg
 
-from dfmeta.cli.common import CONFIG_FILE, cell_text, command, confirm, shown, yes_option
-from dfmeta.cli.store_target import (
-    STDIN,
-    Domains,
-    Records,
-    StoreChoice,
-    Target,
-    TargetChoice,
-    no_record,
-    read,
-    store_options,
-    target_options,
-)
+from dfmeta.cli import common, store_target
 from dfmeta.errors import RecordError, StoreError
-from dfmeta.store.api import checks
-from dfmeta.store.api.client import StoreClient
+from dfmeta.store.api import checks, client
 from dfmeta.store.db.record import KEEP, PutResult, Record, Whole, merge_patch, parse_document
 from dfmeta.store.guest import defaults
 from dfmeta.wiring.process import PROG
@@ -59,15 +46,15 @@ def _typed(context: click.Context, parameter: click.Parameter, value: bool) -> b
     return value if source is ParameterSource.COMMANDLINE else None
 
 
-@command(
+@common.command(
     "put",
     "dfmeta store put 6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10 --hostname web --ssh-key @id.pub",
     "dfmeta store put web --user-data user-data.yaml --meta tier=front",
     "dfmeta store put --default --ssh-key @id.pub",
     failed="the store cannot be written or does not answer",
 )
-@store_options
-@target_options
+@store_target.store_options
+@store_target.target_options
 @click.option("--hostname", help=f"Host name, with or without a domain. {_EMPTY_REMOVES}")
 @click.option("--name", help=f"Name of the instance, free text. {_EMPTY_REMOVES}")
 @click.option(
@@ -130,12 +117,12 @@ def _typed(context: click.Context, parameter: click.Parameter, value: bool) -> b
     help="File with a complete document, a JSON object, which replaces the earlier document; the "
     "other options change it.",
 )
-def put(store: StoreChoice, choice: TargetChoice, **options: Any) -> None:
+def put(store: store_target.StoreChoice, choice: store_target.TargetChoice, **options: Any) -> None:
     """Create the record of INSTANCE, or change the parts of it that the options name.
 
     INSTANCE is a UUID, or the name of a libvirt domain on this host or of a record.
     """
-    if [options[name] for name in _FILES].count(STDIN) > 1:
+    if [options[name] for name in _FILES].count(store_target.STDIN) > 1:
         raise click.UsageError("standard input can be read once: name files for the others")
     conf = store.conf()
     values = _values(**options)
@@ -148,7 +135,7 @@ def put(store: StoreChoice, choice: TargetChoice, **options: Any) -> None:
                 "no part of the record is given: give at least one option such as --hostname"
             )
         before = _defaults_of(conf, records, target)
-        with shown(f"writing {target.shown}"):
+        with common.shown(f"writing {target.shown}"):
             result = records.put(target.record_id, **values)
         lost = _lost(before, records.get(target.record_id)) if before is not None else []
     click.echo(_sentence(target, result))
@@ -222,7 +209,7 @@ def _option(member: str) -> str:
 
 
 def _read(option: str, name: str) -> bytes:
-    return read(option, name, limit=checks.USERDATA_MAX)
+    return store_target.read(option, name, limit=checks.USERDATA_MAX)
 
 
 def _checked(option: str, name: str, check: Any) -> Any:
@@ -266,10 +253,10 @@ def _check_default(options: dict[str, Any], document: Any) -> None:
 
 def _words_of(members: Iterable[str]) -> str:
     """Return the names of members for messages, with commas between them."""
-    return ", ".join(WORDS.get(member, cell_text(member)) for member in members)
+    return ", ".join(WORDS.get(member, common.cell_text(member)) for member in members)
 
 
-def _sentence(target: Target, result: PutResult) -> str:
+def _sentence(target: store_target.Target, result: PutResult) -> str:
     what = _words_of(result.changed)
     if not result.compared:
         return f"{target.shown}: written, with {what}; not compared with the earlier record"
@@ -278,17 +265,19 @@ def _sentence(target: Target, result: PutResult) -> str:
     return f"{target.shown}: {f'changed {what}' if what else 'nothing to change'}"
 
 
-def _defaults_of(conf: cfg.ConfigOpts, records: Records, target: Target) -> Record | None:
+def _defaults_of(
+    conf: cfg.ConfigOpts, records: store_target.Records, target: store_target.Target
+) -> Record | None:
     """Return the merged defaults that an instance gets before a put gives it a record.
 
     None if it has a record, or no defaults; an admin API does not give access to defaults.
     """
-    if isinstance(records, StoreClient) or target.default or not conf.store.defaults:
+    if isinstance(records, client.StoreClient) or target.default or not conf.store.defaults:
         return None
     record = records.get(target.record_id)
     if record is not None and not record.empty:
         return None
-    domain = Domains(conf).of(target.record_id)
+    domain = store_target.Domains(conf).of(target.record_id)
     project = (domain.project_id if domain else "") or (record.project_id if record else "") or ""
     ids = defaults.layers(host=socket.gethostname(), project_id=project)
     layers = [layer for layer in map(records.get, ids) if layer is not None]
@@ -312,14 +301,14 @@ def _lost(before: Record, after: Record | None) -> list[str]:
     return [*(name for name in had if name not in has), *outside]
 
 
-@command(
+@common.command(
     "delete",
     f"dfmeta store delete {_EXAMPLE}",
     failed="there is no such record, or the answer was no",
 )
-@store_options
-@target_options
-@yes_option
+@store_target.store_options
+@store_target.target_options
+@common.yes_option
 @click.option(
     "--copy",
     "folder",
@@ -327,7 +316,13 @@ def _lost(before: Record, after: Record | None) -> list[str]:
     help="Directory for a copy of the record; a later copy of the same record replaces an earlier "
     "one. Default: deleted in state_path, and no copy with --url. Empty: no copy.",
 )
-def delete(store: StoreChoice, choice: TargetChoice, *, yes: bool, folder: str | None) -> None:
+def delete(
+    store: store_target.StoreChoice,
+    choice: store_target.TargetChoice,
+    *,
+    yes: bool,
+    folder: str | None,
+) -> None:
     """Delete the record of INSTANCE, including user-data and password.
 
     On a terminal the command asks for confirmation; in a script it does not. It prints the command
@@ -338,25 +333,27 @@ def delete(store: StoreChoice, choice: TargetChoice, *, yes: bool, folder: str |
     with store.opened(conf) as records:
         target = choice.find(conf, records)
         if folder is None:
-            here = not isinstance(records, StoreClient)
+            here = not isinstance(records, client.StoreClient)
             folder = str(Path(conf.df_metadata.state_path) / FOLDER) if here else ""
-        confirm(f"Delete the record of {target.shown}?", yes=yes)
+        common.confirm(f"Delete the record of {target.shown}?", yes=yes)
         back = ""
         if folder and (record := records.get(target.record_id)) is not None:
             options = _keep(record, records.addresses(record.id), folder=Path(folder))
             back = shlex.join([*_command(store, choice, target), *options]) if options else ""
         if not records.delete(target.record_id):
-            raise no_record(target)
+            raise store_target.no_record(target)
     click.echo(f"{target.shown}: deleted")
     if back:
         click.echo(f"A copy is kept. To restore it: {back}")
 
 
-def _command(store: StoreChoice, choice: TargetChoice, target: Target) -> list[str]:
+def _command(
+    store: store_target.StoreChoice, choice: store_target.TargetChoice, target: store_target.Target
+) -> list[str]:
     """Return the beginning of the command that restores a record."""
     words = ["dfmeta", "store", "put"]
     for option, values in (
-        (CONFIG_FILE, store.config_files),
+        (common.CONFIG_FILE, store.config_files),
         ("--url", [store.url] if store.url else []),
         ("--token-file", [store.token_file] if store.token_file else []),
         ("--ca-file", [store.ca_file] if store.ca_file else []),

@@ -16,23 +16,12 @@ from typing import BinaryIO, Final
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import cell_text, command, counted, shown
-from dfmeta.cli.store_edit import WORDS
-from dfmeta.cli.store_target import (
-    STDIN,
-    Domains,
-    Records,
-    StoreChoice,
-    records_by_name,
-    store_options,
-)
+from dfmeta.cli import common, store_edit, store_target
 from dfmeta.errors import ImportIncompleteError, StoreError, StoreRefusedError
+from dfmeta.store.api import client, requests
 from dfmeta.store.api.checks import USERDATA_MAX, Seed, parse_seed
-from dfmeta.store.api.client import StoreClient
-from dfmeta.store.api.requests import parse_id, parse_line
 from dfmeta.store.db.record import Push, Whole
-from dfmeta.store.guest.nocloud import METADATA, NAMES, USERDATA
-from dfmeta.store.guest.values import unusable
+from dfmeta.store.guest import nocloud, values
 from dfmeta.wiring.process import PROG
 
 LINE_MAX: Final = 2 * USERDATA_MAX
@@ -42,16 +31,18 @@ TOGETHER: Final = 100
 """Lines in one transaction, which waits for the disk once; other writers do not wait long."""
 
 
-@command(
+@common.command(
     "import",
     "dfmeta store import seeds",
     "dfmeta store import --dry-run records.jsonl",
     failed="a seed or a line is wrong and was skipped, or the store does not answer",
 )
-@store_options
+@store_target.store_options
 @click.option("--dry-run", is_flag=True, help="Read and check all input, and write nothing.")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-def import_records(store: StoreChoice, *, dry_run: bool, paths: tuple[str, ...]) -> None:
+def import_records(
+    store: store_target.StoreChoice, *, dry_run: bool, paths: tuple[str, ...]
+) -> None:
     """Import directories of NoCloud seeds, and files with JSON lines.
 
     A directory is a seed (meta-data, user-data, vendor-data, network-config), or contains one
@@ -69,7 +60,7 @@ def import_records(store: StoreChoice, *, dry_run: bool, paths: tuple[str, ...])
     opened = contextlib.nullcontext() if dry_run else store.opened(conf)
     with opened as records:
         names = functools.cache(lambda: _names(store, conf, records))
-        importing = _Import(records, Domains(conf), names)
+        importing = _Import(records, store_target.Domains(conf), names)
         for path in paths:
             importing.take(path)
     importing.report()
@@ -82,8 +73,8 @@ class _Import:
     :param records: None: nothing is written.
     """
 
-    records: Records | None
-    domains: Domains
+    records: store_target.Records | None
+    domains: store_target.Domains
     names: Callable[[], dict[str, list[str]]]
     """Returns the ids of existing records by name; called if nothing else names the instance."""
     seeds: int = 0
@@ -98,14 +89,14 @@ class _Import:
     def take(self, path: str) -> None:
         """Import the file or directory at a path of the command line."""
         try:
-            if path == STDIN:
+            if path == store_target.STDIN:
                 self._take_lines(sys.stdin.buffer, path, None)
             elif (folder := Path(path)).is_dir():
                 seeds = _seeds(folder)
                 if not seeds:
-                    self._say(path, f"it contains no seed: no {METADATA} and no directory")
+                    self._say(path, f"it contains no seed: no {nocloud.METADATA} and no directory")
                 work = f"importing {path}"
-                for seed in counted(seeds, work, unit="seeds", total=len(seeds)):
+                for seed in common.counted(seeds, work, unit="seeds", total=len(seeds)):
                     self._take_seed(seed)
             else:
                 with folder.open("rb") as file:
@@ -128,7 +119,7 @@ class _Import:
 
     def _say(self, where: str, cause: object) -> None:
         self.wrong += 1
-        click.echo(f"{PROG}: {cell_text(where)}: {cell_text(str(cause))}", err=True)
+        click.echo(f"{PROG}: {common.cell_text(where)}: {common.cell_text(str(cause))}", err=True)
 
     # Seeds
 
@@ -148,17 +139,17 @@ class _Import:
             return
         self.owners[instance] = where
         document = dict(seed.document)
-        self.keys += len(unusable(document))
+        self.keys += len(values.unusable(document))
         if why == OF_RECORD:
             document["name"] = name  # keep the name by which the record was found
-        if seed.instance_id and parse_id(seed.instance_id) != instance:
+        if seed.instance_id and requests.parse_id(seed.instance_id) != instance:
             # Otherwise cloud-init in a guest that has booted from the seed sees a new instance.
             document["id"] = seed.instance_id
         with self._failures_of(where):
             if self.records is not None:
                 self.records.put(instance, document=Whole(document), userdata=seed.userdata)
             self.seeds += 1
-            click.echo(f"{cell_text(where)}: {instance}, by {why}: {_content(seed)}")
+            click.echo(f"{common.cell_text(where)}: {instance}, by {why}: {_content(seed)}")
 
     def _owner(self, name: str, seed: Seed) -> tuple[str, str]:
         """Return the instance of a seed, and the name or id that identified it.
@@ -190,14 +181,14 @@ class _Import:
         )
 
     def _instance(self, text: str) -> str:
-        instance = parse_id(text)
+        instance = requests.parse_id(text)
         return instance or _single(self.domains.ids(text), text, "libvirt domains")
 
     # Lines
 
     def _take_lines(self, file: BinaryIO, name: str, size: int | None) -> None:
         batch: dict[str, list[Push]] = {}
-        with shown(f"importing {name}", unit="bytes", total=size) as work:
+        with common.shown(f"importing {name}", unit="bytes", total=size) as work:
             for number, line in enumerate(_read_lines(file), 1):
                 work.done += len(line)
                 where = f"{name}:{number}"
@@ -206,7 +197,7 @@ class _Import:
                         batch[where] = self._pushes(line)
                 except ValueError as error:
                     self._say(where, error)
-                if len(batch) >= (1 if isinstance(self.records, StoreClient) else TOGETHER):
+                if len(batch) >= (1 if isinstance(self.records, client.StoreClient) else TOGETHER):
                     self._write(batch)
                     batch = {}
             self._write(batch)
@@ -218,10 +209,10 @@ class _Import:
         """
         if len(line) > LINE_MAX:
             raise ValueError(f"it has more than {LINE_MAX} bytes")
-        pushes = parse_line(line)
+        pushes = requests.parse_line(line)
         for push in pushes:
             if not isinstance(push.content, bytes):
-                self.keys += len(unusable(push.content))
+                self.keys += len(values.unusable(push.content))
             elif len(push.content) > USERDATA_MAX:
                 raise ValueError(f"its userdata has more than {USERDATA_MAX} bytes")
         return pushes
@@ -267,26 +258,26 @@ def _single(ids: list[str], name: str, what: str) -> str:
 
 
 def _names(
-    store: StoreChoice, conf: cfg.ConfigOpts, records: Records | None
+    store: store_target.StoreChoice, conf: cfg.ConfigOpts, records: store_target.Records | None
 ) -> dict[str, list[str]]:
     """Return the ids of records by name.
 
     :param records: None: nothing may be written, not even a newer schema.
     """
     if records is not None:
-        return records_by_name(records)
+        return store_target.records_by_name(records)
     from dfmeta.store.db import HEAD
     from dfmeta.store.db.database_facts import look
 
     if store.url is None and look(conf.store.connection).revision != HEAD:
         return {}
     with store.opened(conf) as opened:
-        return records_by_name(opened)
+        return store_target.records_by_name(opened)
 
 
 def _seeds(folder: Path) -> list[Path]:
     """Return the seeds of a directory: itself, or the directories in it."""
-    if any((folder / name).exists() for name in NAMES):
+    if any((folder / name).exists() for name in nocloud.NAMES):
         return [folder]
     return sorted(
         path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
@@ -333,20 +324,20 @@ def _read_seed(path: Path) -> tuple[str, dict[str, bytes]]:
 
 def _files_of(folder: int) -> dict[str, bytes]:
     files = {}
-    for name in NAMES:
+    for name in nocloud.NAMES:
         with contextlib.suppress(FileNotFoundError), _open_own(name, folder) as file:
             files[name] = file.read(USERDATA_MAX + 1)
             if len(files[name]) > USERDATA_MAX:
                 raise ValueError(f"{name}: it has more than {USERDATA_MAX} bytes")
-    if METADATA in files or USERDATA in files:
+    if nocloud.METADATA in files or nocloud.USERDATA in files:
         return files
-    raise ValueError(f"it is not a seed: it has neither {METADATA} nor {USERDATA}")
+    raise ValueError(f"it is not a seed: it has neither {nocloud.METADATA} nor {nocloud.USERDATA}")
 
 
 def _content(seed: Seed) -> str:
-    parts = [WORDS.get(member, member) for member in seed.document]
-    parts += [] if seed.userdata is None else [WORDS["userdata"]]
-    left_out = f"; left out: {cell_text(list(seed.left_out))}" if seed.left_out else ""
+    parts = [store_edit.WORDS.get(member, member) for member in seed.document]
+    parts += [] if seed.userdata is None else [store_edit.WORDS["userdata"]]
+    left_out = f"; left out: {common.cell_text(list(seed.left_out))}" if seed.left_out else ""
     return f"{', '.join(parts) or 'empty'}{left_out}"
 
 

@@ -23,10 +23,9 @@ from dfmeta.cli.common import cell_text, completions, config_files_option, load_
 from dfmeta.errors import DfmetaError, NoRecordError, RecordError
 from dfmeta.http.client import TOKEN_MAX
 from dfmeta.sources.domain import Domain, Folders
-from dfmeta.store.api import checks
+from dfmeta.store.api import checks, requests
 from dfmeta.store.api.client import StoreClient
 from dfmeta.store.api.representations import row_of
-from dfmeta.store.api.requests import parse_id
 from dfmeta.store.db import HEAD
 from dfmeta.store.db.database_facts import look
 from dfmeta.store.db.repository import PAGE, Repository
@@ -159,7 +158,7 @@ class TargetChoice:
         """
         if self.default_id is None:
             text = self.instance or ""
-            record_id = parse_id(text) or named(text, Domains(conf), records)
+            record_id = requests.parse_id(text) or named(text, Domains(conf), records)
             named_so = record_id != text.lower()
             shown = f"{record_id} ({cell_text(text)})" if named_so else record_id
             return Target(record_id, shown)

@@ -15,9 +15,8 @@ from dfmeta.cli.common import config_options, group, listing_options, print_rows
 from dfmeta.errors import ConfigError, NoTokenError, RecordError
 from dfmeta.runtime import clock
 from dfmeta.store.api.representations import timestamp
-from dfmeta.store.auth import caller
+from dfmeta.store.auth import caller, tokens
 from dfmeta.store.auth import tokens as static_tokens
-from dfmeta.store.auth.tokens import StaticToken, read_tokens
 
 COLUMNS: Final = {
     "name": "NAME",
@@ -92,7 +91,7 @@ def create(conf: cfg.ConfigOpts, *, names: tuple[str, ...], name: str, expires: 
 def list_tokens(conf: cfg.ConfigOpts, *, fmt: str, wide: bool) -> None:
     """List the names and scopes of the tokens; the tokens themselves cannot be shown."""
     now = clock.wall()
-    rows = [_row(each, now) for each in read_tokens(_token_file(conf))]
+    rows = [_row(each, now) for each in tokens.read_tokens(_token_file(conf))]
     print_rows(rows, COLUMNS, fmt, drop=DROP, wide=wide)
 
 
@@ -159,7 +158,7 @@ def _token_file(conf: cfg.ConfigOpts) -> Path:
     return Path(path)
 
 
-def _row(token: StaticToken, now: float) -> dict[str, object]:
+def _row(token: tokens.StaticToken, now: float) -> dict[str, object]:
     return {
         "name": token.name,
         "scopes": list(token.scopes),

@@ -19,12 +19,9 @@ from dfmeta.apps.switch_facts import read_flows
 from dfmeta.cli.client import agent_of, make_host_settings, report_differences, take_over
 from dfmeta.cli.common import command, config_options
 from dfmeta.cli.port_argument import complete_port, find_with_trunks
-from dfmeta.doctor import checks_host, checks_switch, find_port, table
+from dfmeta.doctor import checks_host, checks_switch, find_port, finding, flow_diff, probes, table
 from dfmeta.doctor.agent import set_owners
 from dfmeta.doctor.facts import HostSettings, KnownPort, PathFacts
-from dfmeta.doctor.finding import CheckStatus, time_of_day
-from dfmeta.doctor.flow_diff import addresses_of, tap_of
-from dfmeta.doctor.probes import Inspection, InspectionOptions
 from dfmeta.doctor.trace_output import Trace, parse, unseen
 from dfmeta.doctor.trace_paths import GuestPath, Leg, meta_path, no_patch
 from dfmeta.errors import DfmetaError, NotRunningError, printable
@@ -60,7 +57,7 @@ HOST_CHECKS: Final[Mapping[int, tuple[str, ...]]] = {
 AWAY: Final = "dfmeta-agent does not run, or not with this configuration"
 
 
-class Scene(Inspection):
+class Scene(probes.Inspection):
     """The facts that the traces of all ports share: without the daemon, those of the flows."""
 
     @cached_property
@@ -133,7 +130,7 @@ def trace(conf: cfg.ConfigOpts, *, port: str, family: str | None, vid: int | Non
     IPv6's, or says that no fault was found.
     """
     report_differences(take_over(conf))
-    scene = Scene(make_host_settings(conf), InspectionOptions(), agent_of(conf))
+    scene = Scene(make_host_settings(conf), probes.InspectionOptions(), agent_of(conf))
     wanted, snapshot = scene.wanted, scene.snapshot
     named = find_with_trunks(conf, scene.ports, port, snapshot, bridge=wanted.bridge)
     matching = find_port.with_vid(named, vid)
@@ -167,7 +164,7 @@ def _without_daemon(
     ip6: list[str] = []
     with contextlib.suppress(DfmetaError):  # without flows, trace the path of an unseen address
         seen = read_flows(Path(wanted.socket), wanted.layout).dumped
-        for endpoint, slot, address in addresses_of(seen, wanted.keys):
+        for endpoint, slot, address in flow_diff.addresses_of(seen, wanted.keys):
             addresses.setdefault(endpoint, {})[slot] = address
         set_owners(wanted.keys, ((at, slot) for at, slots in addresses.items() for slot in slots))
         flows = (entry.flow for entry in seen if entry.flow is not None)
@@ -204,7 +201,7 @@ def follow(scene: Scene, port: KnownPort, versions: Sequence[int] = (4,)) -> str
     :return: the place where it stops; empty when no fault is found.
     """
     wanted = scene.wanted
-    tap = tap_of(wanted, scene.snapshot, ip6=scene.ip6)
+    tap = flow_diff.tap_of(wanted, scene.snapshot, ip6=scene.ip6)
     stop = find_port.unusable(port)
     if not stop and tap is None:
         stop = no_patch(wanted, scene.snapshot) or (
@@ -363,7 +360,7 @@ class _Walk:
                 f"{port.name} external_ids:project-id=<project's id>`"
             )
         if failure is not None:
-            since = time_of_day(failure.since, datetime.now(UTC))
+            since = finding.time_of_day(failure.since, datetime.now(UTC))
             click.echo(
                 f"  proxy  the guest gets an answer, and fails: {failure.status or 'no answer'} "
                 f"({failure.brief}) since {since}: {failure.remedy}"
@@ -386,13 +383,13 @@ def _steps(name: str, leg: Leg) -> None:
 def _host(scene: Scene, family: Family) -> None:
     """Run doctor's checks of the host; the first fault ends the path."""
     findings = list(table.run(scene, HOST_CHECKS[family.version]))
-    fine = [each.check for each in findings[:-1] if each.status is CheckStatus.OK]
+    fine = [each.check for each in findings[:-1] if each.status is finding.CheckStatus.OK]
     click.echo(f"  host   ok: {', '.join(fine)}")
     for each in findings[:-1]:
-        if each.status is CheckStatus.UNKNOWN:
+        if each.status is finding.CheckStatus.UNKNOWN:
             click.echo(f"  host   {each.check} is unknown: {each.text}")
     click.echo(f"  proxy  {findings[-1].text}")
-    wrong = [each for each in findings if each.status is CheckStatus.WRONG]
+    wrong = [each for each in findings if each.status is finding.CheckStatus.WRONG]
     for each in wrong[1:]:
         click.echo(f"  host   {each.check} is wrong: {each.text}")
     if wrong:
@@ -404,9 +401,9 @@ def _probe(scene: Scene, family: Family) -> None:
     facts = scene.path.over(family.version)
     waits = scene.snapshot.other_config.get(RESTORE_WAIT) == "true"
     waiting = checks_switch.restore_wait(waits, facts)
-    if waiting.status is CheckStatus.WRONG:
+    if waiting.status is finding.CheckStatus.WRONG:
         raise PathEndError(f"stops at the switch: {waiting.text}: {waiting.remedy}")
     probe = checks_host.path(facts, scene.wanted.over(family))
     click.echo(f"  probe  {probe.text}")
-    if probe.status is CheckStatus.WRONG:
+    if probe.status is finding.CheckStatus.WRONG:
         raise PathEndError(f"stops at the host: {probe.text}: `dfmeta doctor` shows the remedy")

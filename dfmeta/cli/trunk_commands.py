@@ -9,15 +9,13 @@ from uuid import UUID
 import click
 from oslo_config import cfg
 
-from dfmeta.cli.common import config_options, group, listing_options, print_rows
-from dfmeta.cli.port_argument import complete_port, parent_of
+from dfmeta.cli import common, port_argument
 from dfmeta.errors import OvsdbError, SubportListError, UsageError
 from dfmeta.model import MTU, VID_MAX, Port, PortKind
 from dfmeta.ovsdb import subport_list, trunk_bridge
 from dfmeta.ovsdb.idl import OvsdbClient
 from dfmeta.ovsdb.rows import Interface, Snapshot
 from dfmeta.ovsdb.snapshot import read_snapshot
-from dfmeta.ovsdb.subport_list import ListEntry
 
 COLUMNS: Final = {
     "parent": "PARENT",
@@ -38,7 +36,7 @@ _INSTANCE: Final = "6a7b1c1e-0d5f-4e0e-8d61-1f5b1f6f3f10"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@group("subport")
+@common.group("subport")
 def subport() -> None:
     """Manage the instances of subports, the VLANs of a VM's trunk.
 
@@ -54,7 +52,7 @@ def _parent_options(function: F) -> F:
         type=click.IntRange(1, VID_MAX),
         help="VLAN id (segmentation id) of the subport on its trunk.",
     )(function)
-    return click.argument("port", shell_complete=complete_port)(function)
+    return click.argument("port", shell_complete=port_argument.complete_port)(function)
 
 
 @subport.subcommand(
@@ -63,7 +61,7 @@ def _parent_options(function: F) -> F:
     f"dfmeta subport add tpi-3f1a9c22-5e --vid 100 --instance {_INSTANCE}",
     failed="OVSDB does not answer",
 )
-@config_options
+@common.config_options
 @_parent_options
 @click.option(
     "--instance",
@@ -93,7 +91,7 @@ def add(conf: cfg.ConfigOpts, *, port: str, **members: Any) -> None:
         entry = subport_list.entry_of(members)
     except SubportListError as error:
         raise UsageError(cause=error.cause, remedy="See dfmeta subport add --help") from error
-    parent, snapshot = parent_of(conf, port)
+    parent, snapshot = port_argument.parent_of(conf, port)
     _change(conf, parent, lambda text: subport_list.with_entry(text, entry))
     vid = members["vid"]
     named = f"instance {entry.instance_id}" if entry.instance_id else "no instance"
@@ -106,7 +104,7 @@ def add(conf: cfg.ConfigOpts, *, port: str, **members: Any) -> None:
 @subport.subcommand(
     "delete", "dfmeta subport delete tap3f1a9c22-5e --vid 100", failed="OVSDB does not answer"
 )
-@config_options
+@common.config_options
 @_parent_options
 def delete(conf: cfg.ConfigOpts, *, port: str, vid: int) -> None:
     """Remove a subport from the list of its parent PORT.
@@ -114,7 +112,7 @@ def delete(conf: cfg.ConfigOpts, *, port: str, vid: int) -> None:
     A port of its own on the bridge stays; Neutron, or the program that made it, removes it. The
     entry of an attachment comes back: `dfmeta attachment delete` removes the attachment.
     """
-    parent, _snapshot = parent_of(conf, port)
+    parent, _snapshot = port_argument.parent_of(conf, port)
     if not _change(conf, parent, lambda text: subport_list.without(text, vid)):
         raise UsageError(
             cause=f"{parent.name} has no entry of VID {vid}",
@@ -129,8 +127,8 @@ def delete(conf: cfg.ConfigOpts, *, port: str, vid: int) -> None:
     "dfmeta subport list tap3f1a9c22-5e --format json",
     failed="OVSDB does not answer",
 )
-@listing_options
-@click.argument("port", required=False, default="", shell_complete=complete_port)
+@common.listing_options
+@click.argument("port", required=False, default="", shell_complete=port_argument.complete_port)
 def list_subports(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, port: str) -> None:
     """Show the subports of PORT, or of all ports, as OVSDB has them.
 
@@ -141,7 +139,7 @@ def list_subports(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, port: str) -> N
     """
     bridge = conf.df_metadata.integration_bridge
     if port:
-        parent, snapshot = parent_of(conf, port)
+        parent, snapshot = port_argument.parent_of(conf, port)
         parents = [parent]
     else:
         snapshot = read_snapshot(conf.df_metadata.ovsdb_connection)
@@ -149,7 +147,7 @@ def list_subports(conf: cfg.ConfigOpts, *, fmt: str, wide: bool, port: str) -> N
     rows = [row for each in parents for row in _rows(each, snapshot)]
     if not port:
         rows += [_port_row(port, listed=False) for port in _subports(snapshot, bridge, "")]
-    print_rows(rows, COLUMNS, fmt, drop=DROP, wide=wide)
+    common.print_rows(rows, COLUMNS, fmt, drop=DROP, wide=wide)
 
 
 def _rows(parent: Interface, snapshot: Snapshot) -> Iterable[dict[str, Any]]:
@@ -190,7 +188,7 @@ def _port_row(port: Port, *, listed: bool) -> dict[str, Any]:
     )
 
 
-def _row(subport: Port | ListEntry, **values: Any) -> dict[str, Any]:
+def _row(subport: Port | subport_list.ListEntry, **values: Any) -> dict[str, Any]:
     return {
         "port": None,
         "instance": subport.instance_id,
@@ -233,7 +231,7 @@ def _change(conf: cfg.ConfigOpts, parent: Interface, change: Callable[[str], str
         ) from error
 
 
-@group("trunk")
+@common.group("trunk")
 def trunk() -> None:
     """Give a VM a trunk, so that its containers can have ports of their own.
 
@@ -242,8 +240,8 @@ def trunk() -> None:
 
 
 @trunk.subcommand("enable", "dfmeta trunk enable tap3f1a9c22-5e", failed="OVSDB does not answer")
-@config_options
-@click.argument("port", shell_complete=complete_port)
+@common.config_options
+@click.argument("port", shell_complete=port_argument.complete_port)
 def enable(conf: cfg.ConfigOpts, *, port: str) -> None:
     """Move the interface of the VM's PORT to a bridge of its own, the bridge of its trunk.
 
@@ -251,7 +249,7 @@ def enable(conf: cfg.ConfigOpts, *, port: str) -> None:
     new bridge to the integration bridge, where the VM gets another port number; its device stays.
     Tagged frames of the VM no longer reach the integration bridge.
     """
-    parent, _snapshot = parent_of(conf, port)
+    parent, _snapshot = port_argument.parent_of(conf, port)
     done = trunk_bridge.enable(
         conf.df_metadata.ovsdb_connection, conf.df_metadata.integration_bridge, parent.name
     )
@@ -260,14 +258,14 @@ def enable(conf: cfg.ConfigOpts, *, port: str) -> None:
 
 
 @trunk.subcommand("disable", "dfmeta trunk disable tap3f1a9c22-5e", failed="OVSDB does not answer")
-@config_options
-@click.argument("port", shell_complete=complete_port)
+@common.config_options
+@click.argument("port", shell_complete=port_argument.complete_port)
 def disable(conf: cfg.ConfigOpts, *, port: str) -> None:
     """Move the interface of the VM's PORT back to the integration bridge, and delete its trunk.
 
     It fails while the trunk has subports.
     """
-    parent, _snapshot = parent_of(conf, port)
+    parent, _snapshot = port_argument.parent_of(conf, port)
     bridge = conf.df_metadata.integration_bridge
     done = trunk_bridge.disable(conf.df_metadata.ovsdb_connection, bridge, parent.name)
     if done.changed:

@@ -10,12 +10,9 @@ from oslo_config import cfg
 from prometheus_client import Metric
 
 from dfmeta import metrics
-from dfmeta.admin import listener
+from dfmeta.admin import browsers, history, listener
 from dfmeta.admin.attachments import AttachmentsApi
-from dfmeta.admin.browsers import own_names
-from dfmeta.admin.history import History
-from dfmeta.cmd import status_page
-from dfmeta.cmd.keepers import ADMIN_OPTION, activated
+from dfmeta.cmd import keepers, status_page
 from dfmeta.cmd.parts import Parts
 from dfmeta.conf import values
 from dfmeta.host.listeners import client_user
@@ -54,7 +51,7 @@ class AgentAdmin:
             "/names": self._names,
             "/options": lambda: values.document(parts.conf, parts.read_at),
         }
-        self.history = History(self._metrics)
+        self.history = history.History(self._metrics)
         sources = status_page.Sources(
             program=PROG,
             health=parts.health,
@@ -73,7 +70,7 @@ class AgentAdmin:
             self._metrics,
             listings,
             api=self._api,
-            more=[AttachmentsApi(self._attachments, own_names(self._place), client_user)],
+            more=[AttachmentsApi(self._attachments, browsers.own_names(self._place), client_user)],
             page=status_page.page(self._place, sources),
             listen=self._place,
         )
@@ -83,7 +80,7 @@ class AgentAdmin:
 
         :raises StartError: when it cannot listen on the address.
         """
-        sock = activated(f"{PROG}-admin", ADMIN_OPTION, place=self._place)
+        sock = keepers.activated(f"{PROG}-admin", keepers.ADMIN_OPTION, place=self._place)
         listener.serve(self._place, self.application, sock=sock)
 
     def open_store(self) -> None:

@@ -17,13 +17,11 @@ from typing import Any
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta import metrics
+from dfmeta import errors, metrics
+from dfmeta.admin import history, status
 from dfmeta.admin import listener as admin
-from dfmeta.admin.history import History
 from dfmeta.admin.server import AdminServer
-from dfmeta.admin.status import StatusPage
-from dfmeta.cmd import status_page
-from dfmeta.cmd.keepers import ADMIN_OPTION, activated, notify
+from dfmeta.cmd import keepers, state_path, status_page
 from dfmeta.cmd.service import (
     Signals,
     log_readiness,
@@ -31,26 +29,18 @@ from dfmeta.cmd.service import (
     reported_reload,
     run_service,
 )
-from dfmeta.cmd.state_path import TokenKey
-from dfmeta.conf import unknown_options
-from dfmeta.conf.values import keep_running_values
-from dfmeta.errors import ConfigError, DfmetaError, StartError
+from dfmeta.conf import unknown_options, values
 from dfmeta.http.sockets import keep_room, listen_to_all
-from dfmeta.proxy.addresses import AddressApplication, Addresses, AddressStore, Find
+from dfmeta.proxy import addresses, rate
 from dfmeta.proxy.application import Application, AppSettings, guest_server
-from dfmeta.proxy.rate import RateLimiter
 from dfmeta.proxy.tokens import Tokens
-from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.hub import Health
-from dfmeta.runtime.throttle import SharedComplaints
+from dfmeta.runtime import clock, hub, threads, throttle
 from dfmeta.store.db.record import parse_network
 from dfmeta.store.db.repository import Repository
-from dfmeta.store.guest import dialects
-from dfmeta.store.guest.requests import TrustedProxies
+from dfmeta.store.guest import dialects, requests
+from dfmeta.wiring import process, store
 from dfmeta.wiring.backends import make_answer_settings, make_app_settings, make_limits, make_rates
 from dfmeta.wiring.logs import set_up_logging
-from dfmeta.wiring.process import warn
-from dfmeta.wiring.store import StoreApi, open_puller, open_repository, store_fault
 
 LOG = logging.getLogger("dfmeta.store")
 
@@ -63,7 +53,7 @@ def run(argv: Sequence[str]) -> int:
     def start() -> int:
         conf = _load(argv)
         set_up_logging(debug=conf.debug, use_json=conf.use_json)
-        warn(unknown_options(conf))
+        process.warn(unknown_options(conf))
         return Central(conf, argv).run()
 
     return run_service(PROG, start)
@@ -78,12 +68,12 @@ class Central:
     def __init__(self, conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
         self.conf = conf
         self._argv = list(argv)
-        self._health = Health()
-        self._api = StoreApi(conf)
+        self._health = hub.Health()
+        self._api = store.StoreApi(conf)
         self._repository: Repository | None = None
         self._guests: Guests | None = None
         self._admin: AdminServer | None = None
-        self._history = History(metrics.REGISTRY.collect)
+        self._history = history.History(metrics.REGISTRY.collect)
         self._bell = hub.Bell()
         """Rung when the main loop has something to do."""
         self._signals = Signals(self._bell)
@@ -125,10 +115,10 @@ class Central:
             self._health, metrics.REGISTRY.collect, {}, api=self._api, page=self._make_page()
         )
         place = self.conf.df_metadata.admin_listen
-        sock = activated(f"{PROG}-admin", ADMIN_OPTION, place=place)
+        sock = keepers.activated(f"{PROG}-admin", keepers.ADMIN_OPTION, place=place)
         self._admin = admin.serve(place, application, sock=sock)
 
-    def _make_page(self) -> StatusPage:
+    def _make_page(self) -> status.StatusPage:
         sources = status_page.Sources(
             program=PROG,
             health=self._health,
@@ -140,22 +130,22 @@ class Central:
         )
         return status_page.page(self.conf.df_metadata.admin_listen, sources)
 
-    def _try_to_start(self) -> DfmetaError | None:
+    def _try_to_start(self) -> errors.DfmetaError | None:
         try:
             self._start()
-        except DfmetaError as error:
+        except errors.DfmetaError as error:
             # Returned, not raised: eventlet prints a traceback of a raised exception.
             return error
         return None
 
     def _start(self) -> None:
         listen = self.conf.store.guest_listen
-        sock = activated(f"{PROG}-guests", "[store] guest_listen", place=listen)
+        sock = keepers.activated(f"{PROG}-guests", "[store] guest_listen", place=listen)
         if sock is not None:
             keep_room(sock)
         elif listen:
             sock = _listen(listen)
-        repository = open_repository(self.conf.store.connection)
+        repository = store.open_repository(self.conf.store.connection)
         self._api.open(repository)
         if sock is not None:
             self._guests = Guests(sock, self.conf, repository)
@@ -178,7 +168,7 @@ class Central:
     def _store_fault(self) -> str:
         if self._repository is None:
             return "it is not open yet"
-        return store_fault(self.conf.store.connection)
+        return store.store_fault(self.conf.store.connection)
 
     def _disk_fault(self) -> str:
         return self._guests.key.fault if self._guests is not None else ""
@@ -186,7 +176,7 @@ class Central:
     def _stop(self) -> None:
         LOG.info("%s ends", PROG)
         hub.VITAL.release()
-        notify(os.environ, "STOPPING=1\nSTATUS=")
+        keepers.notify(os.environ, "STOPPING=1\nSTATUS=")
         grace = self._signals.grace
         servers = (self._admin, self._guests)
         # Each stops accepting connections and ends after its last running request.
@@ -197,14 +187,14 @@ class Central:
     def _reload(self) -> None:
         try:
             conf = _load(self._argv)
-            changes = keep_running_values(conf, self.conf, daemon=PROG)
+            changes = values.keep_running_values(conf, self.conf, daemon=PROG)
             replace_api = self._api.prepare(conf)
-        except DfmetaError as error:
+        except errors.DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             self._refused = f"; not reloaded: {error}"
             return
         self._refused = ""
-        warn(unknown_options(conf))
+        process.warn(unknown_options(conf))
         self.conf = conf
         replace_api()
         if self._guests is not None:
@@ -221,20 +211,20 @@ class Guests:
 
     def __init__(self, sock: Any, conf: cfg.ConfigOpts, repository: Repository) -> None:
         self._repository = repository
-        self._addresses = Addresses(_find(conf, repository), _trusted(conf))
-        self._rates = RateLimiter(make_rates(conf))
-        self.key = TokenKey(Path(conf.df_metadata.state_path))
+        self._addresses = addresses.Addresses(_find(conf, repository), _trusted(conf))
+        self._rates = rate.RateLimiter(make_rates(conf))
+        self.key = state_path.TokenKey(Path(conf.df_metadata.state_path))
         tokens = Tokens(self.key.usable)
         self.key.follow(lambda: setattr(tokens, "key", self.key.usable))
         self._application = Application(
             self._addresses,
-            AddressStore(repository, make_answer_settings(conf)),
+            addresses.AddressStore(repository, make_answer_settings(conf)),
             _settings(conf),
             tokens=tokens,
             rates=self._rates,
-            complaints=SharedComplaints(logging.getLogger("dfmeta.proxy")),
+            complaints=throttle.SharedComplaints(logging.getLogger("dfmeta.proxy")),
         )
-        answering = AddressApplication(
+        answering = addresses.AddressApplication(
             self._application, self._addresses, lambda: self._server.service.limits
         )
         self._server = guest_server(
@@ -250,7 +240,7 @@ class Guests:
         """Apply the options of another configuration that can change without a restart."""
         self._addresses.find = _find(conf, self._repository)
         self._addresses.trusted = _trusted(conf)
-        answering = AddressStore(self._repository, make_answer_settings(conf))
+        answering = addresses.AddressStore(self._repository, make_answer_settings(conf))
         self._application.replace(answering, _settings(conf))
         self._rates.settings = make_rates(conf)
         service = self._server.service
@@ -264,7 +254,7 @@ class Guests:
 def _load(argv: Sequence[str]) -> cfg.ConfigOpts:
     conf = dfmeta.conf.load((), prog=PROG, args=argv)
     if conf.store.trusted_proxies and conf.df_metadata.refuse_forwarded:
-        raise ConfigError(
+        raise errors.ConfigError(
             option="[df_metadata] refuse_forwarded",
             value=True,
             cause="it refuses every request that the proxies in [store] trusted_proxies forward",
@@ -278,15 +268,15 @@ def _settings(conf: cfg.ConfigOpts) -> AppSettings:
     return replace(make_app_settings(conf), needs_project=False)
 
 
-def _find(conf: cfg.ConfigOpts, repository: Repository) -> Find:
-    upstream, answers = open_puller(conf), make_answer_settings(conf)
+def _find(conf: cfg.ConfigOpts, repository: Repository) -> addresses.Find:
+    upstream, answers = store.open_puller(conf), make_answer_settings(conf)
     if upstream is None:
         return lambda address, _path: repository.find(address)
     return lambda address, path: upstream.find(address, dialects.need(path, answers))
 
 
-def _trusted(conf: cfg.ConfigOpts) -> TrustedProxies:
-    return TrustedProxies(parse_network(text) for text in conf.store.trusted_proxies)
+def _trusted(conf: cfg.ConfigOpts) -> requests.TrustedProxies:
+    return requests.TrustedProxies(parse_network(text) for text in conf.store.trusted_proxies)
 
 
 def _listen(address: str) -> Any:
@@ -294,7 +284,7 @@ def _listen(address: str) -> Any:
     try:
         return listen_to_all(host.strip("[]"), int(port))
     except OSError as error:
-        raise StartError(
+        raise errors.StartError(
             cause=f"cannot listen on [store] guest_listen = {address}: {error.strerror}",
             remedy="Give an address of this host and a port that no other program uses; a port "
             "below 1024 needs CAP_NET_BIND_SERVICE",

@@ -12,23 +12,16 @@ from oslo_config import cfg
 
 from dfmeta.apps.controller import Controller
 from dfmeta.apps.metadata import connect
-from dfmeta.cmd.faults import StartupProgress
-from dfmeta.cmd.keepers import make_keeper
-from dfmeta.cmd.tap import wanted_side
-from dfmeta.conf.agent import layout_of
-from dfmeta.conf.metadata import keys_of, meta_of
+from dfmeta.cmd import faults, keepers, tap
+from dfmeta.conf import agent, metadata
 from dfmeta.errors import StartError
 from dfmeta.flows.family import IPV4, IPV6
-from dfmeta.host import device
-from dfmeta.host.netlink import HostSide
+from dfmeta.host import device, netlink
 from dfmeta.http.sockets import adopt, silence
 from dfmeta.identity.registry import Registry
-from dfmeta.ovsdb import subport_list
-from dfmeta.ovsdb.bridge_reader import Update
-from dfmeta.ovsdb.external_ids import META_KEYS
+from dfmeta.ovsdb import bridge_reader, external_ids, subport_list
 from dfmeta.ovsdb.watcher import OvsdbWatcher
-from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.saved_state import SavedState, StateFile
+from dfmeta.runtime import clock, hub, saved_state, threads
 from dfmeta.runtime.throttle import PROGRESS
 
 LOG = logging.getLogger(__name__)
@@ -39,10 +32,10 @@ class Cleanup:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._group: Any = conf.df_metadata
-        self._keys, self._meta = keys_of(conf), meta_of(conf)
-        self._state_file = StateFile(Path(self._group.state_path))
+        self._keys, self._meta = metadata.keys_of(conf), metadata.meta_of(conf)
+        self._state_file = saved_state.StateFile(Path(self._group.state_path))
         self._state = self._state_file.load()
-        self._update = Update(connected=False)
+        self._update = bridge_reader.Update(connected=False)
         self._deadline = clock.now() + self._group.startup_timeout
 
     def run(self) -> None:
@@ -50,7 +43,7 @@ class Cleanup:
 
         :raises StartError: when OVSDB or the switch cannot be reached; their part is not removed.
         """
-        kept = make_keeper(self._group, os.environ)
+        kept = keepers.make_keeper(self._group, os.environ)
         listeners = [adopt(fd) for fd in kept.take()]
         try:
             # The flows still lead guests to them. A closed port would refuse guests; they repeat
@@ -82,23 +75,23 @@ class Cleanup:
             for name in (*watcher.remove_taps(), *watcher.remove_meta()):
                 LOG.info("Removed the port %s", name)
                 self._clean_host(name)
-            watcher.remove_keys((*META_KEYS, subport_list.KEY))
+            watcher.remove_keys((*external_ids.META_KEYS, subport_list.KEY))
         watcher.stop()
-        self._state_file.save(SavedState(port=self._state.port))
+        self._state_file.save(saved_state.SavedState(port=self._state.port))
 
     def _clean_host(self, device: str) -> None:
         # IPv6 also where [df_metadata] ip6 is empty now: an earlier run may have had addresses.
         for family in (IPV4, IPV6):
-            wanted = wanted_side(self._group, family, self._keys, self._meta, device=device)
+            wanted = tap.wanted_side(self._group, family, self._keys, self._meta, device=device)
             # The device may be another program's, and stay, where it is on a second bridge.
-            for removed in HostSide(wanted).remove(device_stays=self._meta is not None):
+            for removed in netlink.HostSide(wanted).remove(device_stays=self._meta is not None):
                 LOG.info("Removed the %s", removed)
 
     def _clean_bridge(self) -> None:
         controller = Controller(
             Registry(),
             bridge=self._group.integration_bridge,
-            layout=layout_of(self._group),
+            layout=agent.layout_of(self._group),
             hold_timeout=0,
             datapath_id=lambda: None,
             adopts=lambda _endpoint: False,
@@ -124,11 +117,11 @@ class Cleanup:
             threads.sleep(PROGRESS)
             LOG.info("Still removing the flows of %s", self._group.integration_bridge)
 
-    def _updated(self, update: Update) -> None:
+    def _updated(self, update: bridge_reader.Update) -> None:
         self._update = update
 
     def _await(self, condition: Callable[[], bool], what: str) -> None:
-        waiting = StartupProgress(self._deadline)
+        waiting = faults.StartupProgress(self._deadline)
         while not condition():
             hub.VITAL.check()
             if clock.now() >= self._deadline:

@@ -18,25 +18,15 @@ from importlib.metadata import version
 from oslo_config import cfg
 
 import dfmeta.conf
+from dfmeta import errors, model
 from dfmeta.apps.metadata import connect
-from dfmeta.cmd import faults
+from dfmeta.cmd import faults, keepers, service
 from dfmeta.cmd.agent_admin import PROG, AgentAdmin
-from dfmeta.cmd.keepers import activated_guests, notify
 from dfmeta.cmd.parts import Parts
 from dfmeta.cmd.proxy import Proxy
-from dfmeta.cmd.service import (
-    Signals,
-    log_readiness,
-    report_ready,
-    reported_reload,
-    run_service,
-)
-from dfmeta.conf import unknown_options
-from dfmeta.conf.values import keep_running_values
+from dfmeta.conf import unknown_options, values
 from dfmeta.doctor.checks_system import ANOTHER_IP, cloud_signs
-from dfmeta.errors import AlreadyRunningError, DfmetaError, StartError
 from dfmeta.host.system import EarlierService, own_route
-from dfmeta.model import Port, PortState
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.clock import CHECK_INTERVAL
@@ -75,7 +65,7 @@ class Start:
         group = parts.conf.df_metadata
         listeners = parts.tap.listeners
         earlier_service = parts.earlier_service()
-        listeners.take_over(activated_guests(f"{PROG}-guests", listeners.places))
+        listeners.take_over(keepers.activated_guests(f"{PROG}-guests", listeners.places))
         proxy = parts.proxy = Proxy(
             parts.conf,
             parts.registry,
@@ -133,7 +123,7 @@ class Start:
         parts.controller.limit_floods()
         parts.save(now=True)
         hub.resume_collection()
-        report_ready()
+        service.report_ready()
         LOG.info(
             "Serving the guests of %s on %s port %d, backend %s",
             group.integration_bridge,
@@ -176,12 +166,12 @@ class Start:
         parts = self._parts
         try:
             return parts.tap.ensure(parts.watcher, parts.update)
-        except DfmetaError as error:
+        except errors.DfmetaError as error:
             faults.refuse_elsewhere(error, parts.conf.df_metadata, self._argv)
             parts.tap.last_error = str(error)
             return False
 
-    def _no_tap(self) -> StartError:
+    def _no_tap(self) -> errors.StartError:
         return faults.no_tap(self._parts.watcher.tap, self._parts.tap.last_error)
 
     def _listens(self) -> bool:
@@ -202,7 +192,7 @@ class Start:
     def wait_for(
         self,
         condition: Callable[[], bool],
-        error: Callable[[], StartError],
+        error: Callable[[], errors.StartError],
         *,
         busy: Callable[[], bool] = lambda: False,
     ) -> bool:
@@ -254,13 +244,13 @@ def run(argv: Sequence[str]) -> int:
 
                 Cleanup(conf).run()
                 return 0
-        except AlreadyRunningError as error:
+        except errors.AlreadyRunningError as error:
             if not conf.cleanup:
                 raise
             print_last(PROG, error)
             return 1
 
-    return run_service(PROG, start)
+    return service.run_service(PROG, start)
 
 
 class Daemon:
@@ -272,7 +262,7 @@ class Daemon:
     def __init__(self, conf: cfg.ConfigOpts, argv: Sequence[str]) -> None:
         self._argv = list(argv)
         self.parts = Parts(conf, deliver=self._updated)
-        self._signals = Signals(self.parts.bell)
+        self._signals = service.Signals(self.parts.bell)
         self._start = Start(self.parts, argv=self._argv, ending=lambda: self._signals.ending)
         self._admin = AgentAdmin(self.parts)
         self._stopped = False
@@ -296,7 +286,7 @@ class Daemon:
                 self._log_readiness()
             while not self._signals.ending:
                 self._turn()
-        except DfmetaError:
+        except errors.DfmetaError:
             if not parts.serving:
                 parts.tap.undo(parts.watcher, parts.controller)
             raise
@@ -312,25 +302,25 @@ class Daemon:
             "store": self._admin.store_fault,
             "disk": self._admin.disk_fault,
         }
-        log_readiness(parts.health, why, self._facts, lambda: self._stopped)
+        service.log_readiness(parts.health, why, self._facts, lambda: self._stopped)
 
     def _facts(self) -> str:
         ports = self.parts.ports.states.reviewed
-        served = ports[PortState.SERVED]
+        served = ports[model.PortState.SERVED]
         return f"{served:,} of {ports.total():,} guest ports served{self._refused}"
 
     def _turn(self) -> None:
         self._rest()
         hub.VITAL.check()
         if self._signals.take_reload():
-            with reported_reload():
+            with service.reported_reload():
                 self._reload()
         tap = self.parts.tap
         try:
             tap.ensure(self.parts.watcher, self.parts.update)
             tap.listeners.ensure_kept()
             self.parts.write_ids()
-        except DfmetaError as error:
+        except errors.DfmetaError as error:
             if str(error) != tap.last_error:
                 LOG.warning("%s", error)
             tap.last_error = str(error)
@@ -351,7 +341,7 @@ class Daemon:
         LOG.info("dfmeta-agent ends")
         self._stopped = True
         hub.VITAL.release()
-        notify(os.environ, "STOPPING=1\nSTATUS=")
+        keepers.notify(os.environ, "STOPPING=1\nSTATUS=")
         if self.parts.engine is not None:
             self.parts.engine.stop(self._signals.grace)
         self.parts.tap.listeners.leave()
@@ -407,11 +397,11 @@ class Daemon:
         parts = self.parts
         try:
             conf = _load(self._argv)
-            changes = keep_running_values(conf, parts.conf, daemon=PROG)
+            changes = values.keep_running_values(conf, parts.conf, daemon=PROG)
             mount = self._admin.prepare(conf)
             if parts.proxy is not None:
                 parts.proxy.reload(conf, partial(changes.log, LOG))
-        except DfmetaError as error:
+        except errors.DfmetaError as error:
             LOG.warning("Not reloaded, the configuration in force stays: %s", error)
             self._refused = f"; not reloaded: {error}"
             return
@@ -423,7 +413,7 @@ class Daemon:
         parts.controller.learner.hold_timeout = conf.df_metadata.hold_timeout
 
 
-def _log_faults(before: Port | None, port: Port) -> None:
+def _log_faults(before: model.Port | None, port: model.Port) -> None:
     """Log the faults of a changed port that it did not have before."""
     if port.fault and (before is None or before.fault != port.fault):
         LOG.warning("Port %s is not served: %s", port.name, port.fault)

@@ -9,14 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dfmeta.apps.probe import Probe
-from dfmeta.cmd.keepers import notify
-from dfmeta.cmd.service import DOCTOR, status_message
-from dfmeta.conf.haproxy import HAPROXY
-from dfmeta.conf.metadata import META_IP, TAP
+from dfmeta.cmd import keepers, service
+from dfmeta.conf import haproxy, metadata
 from dfmeta.doctor.checks_switch import CLEAR_RESTORE_WAIT, FORWARDS_NOTHING, set_secure
 from dfmeta.errors import AlreadyRunningError, DfmetaError, StartError
-from dfmeta.ovsdb.meta_bridge import TapElsewhereError
-from dfmeta.ovsdb.rows import Bridge
+from dfmeta.ovsdb import meta_bridge, rows
 from dfmeta.runtime import clock
 from dfmeta.runtime.clock import CHECK_INTERVAL
 from dfmeta.runtime.throttle import PROGRESS
@@ -55,8 +52,8 @@ class StartupProgress:
             return
         self._next = now + PROGRESS
         left, cause = self._deadline - now, why()
-        status = status_message(f"Waiting: {cause}")
-        notify(os.environ, f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}\n{status}")
+        status = service.status_message(f"Waiting: {cause}")
+        keepers.notify(os.environ, f"EXTEND_TIMEOUT_USEC={EXTENSION * 1e6:.0f}\n{status}")
         ends = f"giving up in {left:.0f} s" if left > 0 else "still making progress"
         LOG.info("Waiting for %.0f s so far: %s; %s", now - self._begun, cause, ends)
 
@@ -100,7 +97,7 @@ def no_switch(bridge: str) -> StartError:
 
 def no_engine(engine: str) -> StartError:
     """Return the error of a start at which no process has begun to answer guests."""
-    if engine == HAPROXY:
+    if engine == haproxy.HAPROXY:
         return StartError(
             cause="haproxy has not started",
             remedy="Read the log lines above, and check that [haproxy] user may run "
@@ -124,10 +121,10 @@ def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> Non
     :raises StartError: names the bridge, and the command that removes dfmeta's leftovers there.
     """
     tap = error.__cause__
-    if not isinstance(tap, TapElsewhereError):
+    if not isinstance(tap, meta_bridge.TapElsewhereError):
         return
     where = f"{tap.tap} is a port of {tap.bridge}"
-    has_meta_ips = group.identity_scheme == META_IP
+    has_meta_ips = group.identity_scheme == metadata.META_IP
     owner = tap.owner or tap.bridge
     # The daemon itself holds the lock on its own bridge.
     if owner != group.integration_bridge and _is_served(group.ovsdb_connection, owner):
@@ -139,7 +136,7 @@ def refuse_elsewhere(error: DfmetaError, group: Any, argv: Sequence[str]) -> Non
         ) from error
     if tap.owner is None:
         remedy = f"Delete the port: ovs-vsctl del-port {tap.bridge} {tap.tap}"
-        if not has_meta_ips or tap.tap != TAP:  # no option names tap-meta
+        if not has_meta_ips or tap.tap != metadata.TAP:  # no option names tap-meta
             option = "meta_bridge" if has_meta_ips else "metadata_interface"
             remedy = f"Set another [df_metadata] {option}, or d{remedy[1:]}"
         raise StartError(cause=f"{where}, and dfmeta did not create it", remedy=remedy) from error
@@ -160,14 +157,14 @@ def _is_served(ovsdb_connection: str, bridge: str) -> bool:
         return True
 
 
-def path_fault(bridge: Bridge | None, probe: Probe) -> str:
+def path_fault(bridge: rows.Bridge | None, probe: Probe) -> str:
     """Return why guests' SYNs do not reach the proxy, as far as OVSDB and the probe show it."""
     if bridge is None or not bridge.fails_open:
         return probe.fault()
     name = probe.bridge
     return (
         f"no controller of {name} is connected, and without fail_mode secure Open vSwitch's own "
-        f"flow takes all packets then: {set_secure(name)}; {DOCTOR}"
+        f"flow takes all packets then: {set_secure(name)}; {service.DOCTOR}"
     )
 
 
@@ -188,5 +185,5 @@ def make_reasons(group: Any, fault: Callable[[], str]) -> dict[str, Callable[[],
         "bridge": lambda: f"OVSDB has no bridge {bridge}. Create it: ovs-vsctl add-br {bridge}",
         # Without the device, flows have no target.
         "flows": lambda: fault() or flows,
-        "proxy": lambda: f"{fault() or refused}; {DOCTOR}",
+        "proxy": lambda: f"{fault() or refused}; {service.DOCTOR}",
     }

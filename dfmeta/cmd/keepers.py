@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import dfmeta
+from dfmeta import errors, model
 from dfmeta.cmd import holder
-from dfmeta.errors import HostError, StartError
 from dfmeta.host.process import named_sockets
 from dfmeta.http.sockets import adopt
-from dfmeta.model import HttpHost
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import green_socket, original
 from dfmeta.wiring.process import bridge_id
@@ -97,9 +96,9 @@ def _check(sock: Any, name: str, option: str, place: str) -> None:
         return
     address = sock.getsockname()
     if isinstance(address, tuple):
-        address = HttpHost(str(address[0]), address[1]).authority
+        address = model.HttpHost(str(address[0]), address[1]).authority
     sock.close()
-    raise StartError(
+    raise errors.StartError(
         cause=f"the service manager passes {name} at {address or 'no address'}, "
         f"and {option} = {place!r}",
         remedy=f"Give ListenStream= of {name}.socket and {option} the same address and port, "
@@ -297,7 +296,7 @@ class HolderKeeper:
             cwd="/",
         )
         if not threads.wait_until(self._join, clock.ANSWER_TIMEOUT):
-            raise HostError(
+            raise errors.HostError(
                 what="keeping the listener", device=self.name, cause="no holder has started"
             )
 

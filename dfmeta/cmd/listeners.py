@@ -14,9 +14,8 @@ from collections.abc import Container, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-from dfmeta.cmd.holder import take_down
-from dfmeta.cmd.keepers import Keeper
-from dfmeta.errors import HostError, StartError
+from dfmeta import errors, model
+from dfmeta.cmd import holder, keepers
 from dfmeta.http.sockets import (
     NO_DEVICE,
     adopt,
@@ -28,9 +27,7 @@ from dfmeta.http.sockets import (
     listen,
     silence,
 )
-from dfmeta.model import HttpHost
-from dfmeta.runtime import clock, threads
-from dfmeta.runtime.saved_state import SavedState
+from dfmeta.runtime import clock, saved_state, threads
 
 LOG = logging.getLogger(__name__)
 
@@ -46,7 +43,7 @@ class GuestListeners:
     :param keeper: keeps the listeners during a restart.
     """
 
-    def __init__(self, group: Any, state: SavedState, keeper: Keeper) -> None:
+    def __init__(self, group: Any, state: saved_state.SavedState, keeper: keepers.Keeper) -> None:
         self._group = group
         self._state = state
         self._keeper = keeper
@@ -75,7 +72,7 @@ class GuestListeners:
         """Return the configured places, HOST:PORT, of both versions, used or not."""
         hosts = {4: self._group.host_ip, 6: self._group.host_ip6}
         return {
-            version: HttpHost(str(host), self._group.port).authority
+            version: model.HttpHost(str(host), self._group.port).authority
             for version, host in hosts.items()
         }
 
@@ -108,7 +105,7 @@ class GuestListeners:
             self._elsewhere.add(version)
             LOG.info("Took over the service manager's listener at %s", _place(sock))
         if len({_port(sock) for sock in self.sockets.values()}) > 1:
-            raise StartError(
+            raise errors.StartError(
                 cause="the service manager passes listeners with different ports: "
                 + ", ".join(_place(sock) for sock in self.sockets.values()),
                 remedy="Give each ListenStream= of the socket unit the same port",
@@ -128,7 +125,7 @@ class GuestListeners:
         while True:
             try:
                 return self.open_now()
-            except StartError as error:
+            except errors.StartError as error:
                 if clock.now() >= give_up:
                     if self._group.port or self._elsewhere:
                         raise
@@ -175,7 +172,7 @@ class GuestListeners:
         would refuse guests; they repeat what a device that is down drops.
         """
         if os.getpid() == 1 and self._numbers(without=self._elsewhere):
-            take_down(self._group.metadata_interface)
+            holder.take_down(self._group.metadata_interface)
 
     def close_former(self) -> None:
         """Close the listeners of an earlier run that are not used.
@@ -254,7 +251,7 @@ class GuestListeners:
             try:
                 self._listen_anew(0)
                 break
-            except StartError:
+            except errors.StartError:
                 if attempt == FREE_TRIES:
                     raise
         self._keep()
@@ -268,7 +265,7 @@ class GuestListeners:
             return
         try:
             self._keeper.keep(kept)
-        except HostError as error:
+        except errors.HostError as error:
             LOG.warning("The listener is not kept, and a restart will refuse guests: %s", error)
 
     def _numbers(self, *, without: Container[int]) -> list[int]:
@@ -290,4 +287,4 @@ def _port(sock: Any) -> int:
 
 def _place(sock: Any) -> str:
     host, port = sock.getsockname()[:2]
-    return HttpHost(host, port).authority
+    return model.HttpHost(host, port).authority

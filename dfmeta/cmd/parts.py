@@ -15,22 +15,15 @@ from typing import Final
 from oslo_config import cfg
 
 from dfmeta.apps.controller import Controller
-from dfmeta.cmd.keepers import make_keeper
-from dfmeta.cmd.ports import PortWatch
-from dfmeta.cmd.proxy import Proxy
-from dfmeta.cmd.state_path import SavedGuests
-from dfmeta.cmd.tap import TapKeeper
-from dfmeta.conf.agent import layout_of
-from dfmeta.conf.metadata import keys_of, meta_of
+from dfmeta.cmd import keepers, ports, proxy, state_path, tap
+from dfmeta.conf import agent, metadata
 from dfmeta.host.system import EarlierService
-from dfmeta.identity.host_wide_allocator import allocator_of
-from dfmeta.identity.registry import Registry
+from dfmeta.identity import host_wide_allocator, registry
 from dfmeta.model import Endpoint
 from dfmeta.ovsdb.bridge_reader import Update
 from dfmeta.ovsdb.watcher import OvsdbWatcher
 from dfmeta.proxy.engines.engine import Engine
-from dfmeta.runtime import clock
-from dfmeta.runtime.hub import Bell, Health
+from dfmeta.runtime import clock, hub
 from dfmeta.wiring.identity import make_identities
 
 IDS_AT_ONCE: Final = 500
@@ -45,35 +38,35 @@ class Parts:
     """
 
     def __init__(self, conf: cfg.ConfigOpts, deliver: Callable[[Update], None]) -> None:
-        group, meta = conf.df_metadata, meta_of(conf)
+        group, meta = conf.df_metadata, metadata.meta_of(conf)
         self.take_conf(conf)
-        self.memory = memory = SavedGuests(Path(group.state_path))
-        self.health = Health()
-        self.tap = TapKeeper(
+        self.memory = memory = state_path.SavedGuests(Path(group.state_path))
+        self.health = hub.Health()
+        self.tap = tap.TapKeeper(
             group,
             memory.state,
-            make_keeper(group, os.environ),
-            keys=keys_of(conf),
+            keepers.make_keeper(group, os.environ),
+            keys=metadata.keys_of(conf),
             meta=meta,
             vlan=conf.METADATA.provider_vlan_id,
             made_anew=self._rebind,
         )
         addresses = self.tap.host.addresses
         # Not the object that the flows have: the owners of numbers belong to the registry.
-        keys, versions = keys_of(conf), (4, 6) if group.ip6 else (4,)
-        self.registry = Registry(
+        keys, versions = metadata.keys_of(conf), (4, 6) if group.ip6 else (4,)
+        self.registry = registry.Registry(
             addresses,
             ask=lambda: self.watcher.ask(),
             look=self._look,
             keys=keys,
-            allocator=allocator_of(keys, addresses, versions=versions),
+            allocator=host_wide_allocator.allocator_of(keys, addresses, versions=versions),
         )
         self.identities = make_identities(conf, self.registry.set_port, self.registry.remove_port)
         self.registry.when_replaced(self.identities.resolver.renew)
         self.controller = Controller(
             self.registry,
             bridge=group.integration_bridge,
-            layout=layout_of(group),
+            layout=agent.layout_of(group),
             hold_timeout=group.hold_timeout,
             datapath_id=lambda: self.update.bridge.datapath_id if self.update.bridge else None,
             adopts=lambda endpoint: memory.adopts(endpoint, self.registry),
@@ -89,7 +82,7 @@ class Parts:
             deliver=deliver,
             meta=meta,
         )
-        self.ports = PortWatch(
+        self.ports = ports.PortWatch(
             self.registry,
             self.controller,
             needs_project=group.backend == "nova",
@@ -98,11 +91,11 @@ class Parts:
         )
         self.update = Update(connected=False)
         """The latest update from OVSDB."""
-        self.proxy: Proxy | None = None
+        self.proxy: proxy.Proxy | None = None
         """Set by :mod:`dfmeta.cmd.daemon`."""
         self.serving = False
         """Whether the start is complete."""
-        self.bell = Bell()
+        self.bell = hub.Bell()
         """Rung when the main loop has something to do."""
         self.registry.watch(lambda _endpoint: self.bell.ring())
 

@@ -17,11 +17,8 @@ from typing import Any, Final
 
 from dfmeta import metrics
 from dfmeta.apps.controller import Controller
-from dfmeta.cmd.status_page import failure_row, moment
-from dfmeta.cmd.unanswered import UnansweredGuests
-from dfmeta.flows.integration_bridge import usable_next_hops
-from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.flows.port_down import PortBits, cut_of, refused
+from dfmeta.cmd import status_page, unanswered
+from dfmeta.flows import integration_bridge, pipeline, port_down
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import Slot
 from dfmeta.model import OBSERVED, Endpoint, Port, PortId, PortState
@@ -35,9 +32,8 @@ from dfmeta.proxy.recent import (
     brief_reason,
     guest_remedy,
 )
-from dfmeta.runtime import clock, threads
+from dfmeta.runtime import clock, threads, throttle
 from dfmeta.runtime.hub import Turns
-from dfmeta.runtime.throttle import QUIET, pause_after
 
 LOG = logging.getLogger(__name__)
 
@@ -116,7 +112,7 @@ class PortStateMonitor:
                 observed[port.id] = state
             self._log(port, state, cause)
         self._observed, self.reviewed = observed, reviewed
-        oldest = self._clock() - QUIET
+        oldest = self._clock() - throttle.QUIET
         self._logged = {
             port_id: logged
             for port_id, logged in self._logged.items()
@@ -129,7 +125,7 @@ class PortStateMonitor:
         if state is before or not (state in self._observers or state is PortState.SERVED):
             return
         now = self._clock()
-        if logged is None or now - logged.since >= QUIET:
+        if logged is None or now - logged.since >= throttle.QUIET:
             logged = self._logged[port.id] = _LoggedState(before, now)
         if logged.changes >= CHANGES:
             # A guest can change the state of its port as often as it likes.
@@ -159,7 +155,7 @@ class PortWatch:
         userspace: Callable[[], bool],
     ) -> None:
         self._registry, self._controller, self._gather = registry, controller, gather
-        self._unanswered = UnansweredGuests(
+        self._unanswered = unanswered.UnansweredGuests(
             registry,
             controller.arrivals,
             controller.probe,
@@ -199,7 +195,7 @@ class PortWatch:
                 ports = self._registry.ports_without_number()
                 self._without_number = frozenset(port.id for port in ports)
             self.states.review()
-            threads.sleep(max(clock.CHECK_INTERVAL, pause_after(clock.now() - begun)))
+            threads.sleep(max(clock.CHECK_INTERVAL, throttle.pause_after(clock.now() - begun)))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return every guest port in the form of ``GET /ports``."""
@@ -210,7 +206,7 @@ class PortWatch:
             state_of=self.states.of,
             connections=self._unanswered.connections,
             backend=self._backend,
-            service_ip=tap.guest_ip if tap is not None else METADATA_IP,
+            service_ip=tap.guest_ip if tap is not None else pipeline.METADATA_IP,
         )
 
 
@@ -238,7 +234,7 @@ def without_project(port: Port) -> str:
 def cut_off(
     port: Port,
     *,
-    bits: Callable[[int], PortBits | None],
+    bits: Callable[[int], port_down.PortBits | None],
     refusal: Callable[[Endpoint], str],
     bridge: str,
 ) -> str:
@@ -248,9 +244,9 @@ def cut_off(
     :param refusal: returns why the switch refused a flow of an endpoint; empty if it did not.
     """
     description = bits(port.ofport) if port.ofport is not None else None
-    cut = cut_of(description, port.name, bridge=bridge)
+    cut = port_down.cut_of(description, port.name, bridge=bridge)
     if cut is None and port.endpoint is not None and (cause := refusal(port.endpoint)):
-        cut = refused(cause, bridge)
+        cut = port_down.refused(cause, bridge)
     return str(cut or "")
 
 
@@ -261,7 +257,7 @@ def port_rows(
     connections: Callable[[Port], dict[str, Any] | None] = lambda _port: None,
     *,
     backend: str = "store",
-    service_ip: str = METADATA_IP,
+    service_ip: str = pipeline.METADATA_IP,
 ) -> list[dict[str, Any]]:
     """Return every guest port, sorted by ofport and VLAN id.
 
@@ -343,7 +339,7 @@ def _next_hops(registry: Registry, port: Port, service_ip: str) -> dict[str, Any
         addresses = [slot.address for slot in guest.slots.values()]
     if hops is None:
         return {"next_hops": None, "next_hop_faults": faults}
-    usable = usable_next_hops(hops, addresses, service_ip)
+    usable = integration_bridge.usable_next_hops(hops, addresses, service_ip)
     for hop in hops:
         if hop not in usable:
             whose = "the service" if hop.ip == service_ip else "the guest itself"
@@ -376,7 +372,7 @@ def _requests(requests: GuestRequests | None, port: Port, backend: str) -> dict[
     failures = requests.failures() if port.instance_id else []
     counts = {
         **dict(zip(CLASSES, requests.counts, strict=True)),
-        "last_at": moment(requests.last_at),
+        "last_at": status_page.moment(requests.last_at),
         "last_status": None if requests.last_status == CLOSED else requests.last_status,
     }
     return {
@@ -390,10 +386,10 @@ def _last_failure(
 ) -> dict[str, Any]:
     since = requests.failing_since
     return {
-        **failure_row(last),
+        **status_page.failure_row(last),
         "own": not requests.counts_as(last),
         "brief": brief_reason(last, backend),
         "remedy": guest_remedy(last, backend, port=port.name, instance=port.instance_id),
         "failing": requests.failing,
-        "failing_since": moment(since) if since else None,
+        "failing_since": status_page.moment(since) if since else None,
     }

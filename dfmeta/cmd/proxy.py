@@ -11,34 +11,18 @@ from typing import TYPE_CHECKING, Any
 from oslo_config import cfg
 
 import dfmeta.conf
-from dfmeta.cmd.privileges import go_first
-from dfmeta.cmd.state_path import TokenKey
-from dfmeta.conf import store
-from dfmeta.conf.haproxy import HAPROXY
+from dfmeta.cmd import privileges, state_path
+from dfmeta.conf import haproxy, store
 from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint, Identity
 from dfmeta.ovsdb.idl import Ovsdb
-from dfmeta.proxy.application import Application, Backend, guest_server
-from dfmeta.proxy.backends import network_data
-from dfmeta.proxy.backends.network_data import Vlan
-from dfmeta.proxy.backends.nova import explain_status
+from dfmeta.proxy import application, rate, tokens
+from dfmeta.proxy.backends import network_data, nova
 from dfmeta.proxy.engines.engine import Engine, EngineSettings, InProcess
-from dfmeta.proxy.engines.haproxy import handover
-from dfmeta.proxy.engines.haproxy.engine import Haproxy, Setup
-from dfmeta.proxy.engines.workers.calls import WorkerAnswers
-from dfmeta.proxy.engines.workers.workers import Workers
-from dfmeta.proxy.rate import RateLimiter
-from dfmeta.proxy.tokens import Tokens
-from dfmeta.runtime import hub
-from dfmeta.runtime.saved_state import Listeners
-from dfmeta.runtime.throttle import Complaints
-from dfmeta.wiring.backends import (
-    make_app_settings,
-    make_backend,
-    make_limits,
-    make_rates,
-    with_subports,
-)
+from dfmeta.proxy.engines.haproxy import engine, handover
+from dfmeta.proxy.engines.workers import calls, workers
+from dfmeta.runtime import hub, saved_state, throttle
+from dfmeta.wiring import backends
 from dfmeta.wiring.haproxy import make_setup
 
 if TYPE_CHECKING:
@@ -66,8 +50,8 @@ class Proxy:
         self._conf = conf
         self._registry = registry
         self._drain_switch_messages = drain_switch_messages
-        self.key = TokenKey(Path(conf.df_metadata.state_path))
-        self._tokens = Tokens(self.key.usable)
+        self.key = state_path.TokenKey(Path(conf.df_metadata.state_path))
+        self._tokens = tokens.Tokens(self.key.usable)
         self._attachments: AttachmentService | None = None
         if conf.attachments.enabled:
             # Imported only where it is needed: the import of SQLAlchemy takes a third of a second.
@@ -79,28 +63,28 @@ class Proxy:
         backend = self._backend(conf)
         self.backend_name = backend.name
         local = self._attachments.local if self._attachments is not None else None
-        complaints = Complaints(logging.getLogger("dfmeta.proxy"))
-        self._rates = RateLimiter(make_rates(conf))
-        self._application = Application(
+        complaints = throttle.Complaints(logging.getLogger("dfmeta.proxy"))
+        self._rates = rate.RateLimiter(backends.make_rates(conf))
+        self._application = application.Application(
             registry,
             backend,
-            make_app_settings(conf),
+            backends.make_app_settings(conf),
             tokens=self._tokens,
             rates=self._rates,
             complaints=complaints,
             attachments=local,
             drain_switch_messages=drain_switch_messages,
         )
-        self._answers = WorkerAnswers(backend, self._subports, self._rates, complaints, local)
+        self._answers = calls.WorkerAnswers(backend, self._subports, self._rates, complaints, local)
         self.engine: Engine | None = None
         """The engine that answers guests; None before :meth:`serve`."""
-        self._haproxy: Haproxy | None = None
-        self._setup: Setup | None = None
+        self._haproxy: engine.Haproxy | None = None
+        self._setup: engine.Setup | None = None
         """The part of the configuration in force that haproxy's depends on; None: another engine.
         Made now, so that a wrong program ends the start before the host is changed."""
-        if conf.df_metadata.engine == HAPROXY:
+        if conf.df_metadata.engine == haproxy.HAPROXY:
             self._setup = make_setup(conf, registry)
-        self.listeners: Listeners | None = None
+        self.listeners: saved_state.Listeners | None = None
         """The listening sockets; None before :meth:`serve`."""
 
     def serve(self, sockets: Mapping[int, Any]) -> Engine:
@@ -110,14 +94,14 @@ class Proxy:
         """
         inodes = {version: os.fstat(sock.fileno()).st_ino for version, sock in sockets.items()}
         port = int(sockets[4].getsockname()[1])
-        self.listeners = Listeners(port, inodes[4], inodes.get(6, 0))
+        self.listeners = saved_state.Listeners(port, inodes[4], inodes.get(6, 0))
         self.engine = self._build(list(sockets.values()))
         self.engine.start()
         self.key.follow(self._use_key)
         if self._attachments is not None:
             hub.VITAL.spawn("attachments", self._attachments.run)
         if self._conf.df_metadata.proxy_workers:
-            go_first()
+            privileges.go_first()
         return self.engine
 
     def _use_key(self) -> None:
@@ -128,11 +112,11 @@ class Proxy:
 
     def _build(self, sockets: list[Any]) -> Engine:
         group, terms = self._conf.df_metadata, self._terms()
-        if group.engine == HAPROXY:
+        if group.engine == haproxy.HAPROXY:
             self._haproxy = self._make_haproxy(sockets, terms)
             return self._haproxy
         if group.proxy_workers:
-            return Workers(
+            return workers.Workers(
                 sockets,
                 self._registry,
                 count=group.proxy_workers,
@@ -141,7 +125,7 @@ class Proxy:
                 device=group.metadata_interface,
                 drain_switch_messages=self._drain_switch_messages,
             )
-        server = guest_server(
+        server = application.guest_server(
             sockets,
             self._registry,
             self._application.answer,
@@ -151,11 +135,11 @@ class Proxy:
         )
         return InProcess(server)
 
-    def _make_haproxy(self, sockets: list[Any], terms: EngineSettings) -> Haproxy:
+    def _make_haproxy(self, sockets: list[Any], terms: EngineSettings) -> engine.Haproxy:
         setup = self._setup or make_setup(self._conf, self._registry)
         # A disk may be full; the other place is in memory.
         entrance = handover.listen(self._conf.df_metadata.state_path, "/dev/shm")  # noqa: S108
-        return Haproxy(
+        return engine.Haproxy(
             sockets,
             self._registry,
             handover=lambda peers: handover.handover_server(
@@ -169,7 +153,7 @@ class Proxy:
             entrance=entrance.descriptor,
             setup=lambda: self._setup or setup,
             remark=lambda claim, status: self._application.report_fault(
-                claim, status, explain_status(status)
+                claim, status, nova.explain_status(status)
             ),
         )
 
@@ -183,8 +167,8 @@ class Proxy:
         if self._haproxy is not None:
             self._setup = make_setup(conf, self._registry)
         self._conf = conf
-        self._rates.settings = make_rates(conf)
-        self._application.replace(backend, make_app_settings(conf))
+        self._rates.settings = backends.make_rates(conf)
+        self._application.replace(backend, backends.make_app_settings(conf))
         self._answers.backend = backend
         if self._attachments is not None:
             self._attachments.reload(conf)
@@ -203,19 +187,19 @@ class Proxy:
         """The engine of attachments; None: they are off."""
         return None if self._attachments is None else self._attachments.engine
 
-    def _backend(self, conf: cfg.ConfigOpts) -> Backend:
+    def _backend(self, conf: cfg.ConfigOpts) -> application.Backend:
         containers = self._attachments.records.get if self._attachments is not None else None
-        return with_subports(
+        return backends.with_subports(
             conf,
-            make_backend(conf, containers),
+            backends.make_backend(conf, containers),
             lambda identity, _deadline: self._subports(identity),
         )
 
-    def _subports(self, identity: Identity) -> list[Vlan]:
+    def _subports(self, identity: Identity) -> list[network_data.Vlan]:
         return network_data.subport_vlans(self._registry, identity)
 
     def _terms(self) -> EngineSettings:
-        return EngineSettings(self._conf.df_metadata.hold_timeout, make_limits(self._conf))
+        return EngineSettings(self._conf.df_metadata.hold_timeout, backends.make_limits(self._conf))
 
     def _settings(self) -> dict[str, Any]:
         options = dfmeta.conf.freeze(self._conf)

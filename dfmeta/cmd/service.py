@@ -16,12 +16,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-from dfmeta.cmd.keepers import notify
-from dfmeta.cmd.privileges import allow_descriptors
+from dfmeta.cmd import keepers, privileges
 from dfmeta.errors import DfmetaError
-from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.hub import Health
-from dfmeta.runtime.throttle import LONGEST_PAUSE
+from dfmeta.runtime import clock, hub, threads, throttle
 from dfmeta.wiring import logs
 
 LOG = logging.getLogger(__name__)
@@ -48,7 +45,7 @@ def report_ready(environ: Mapping[str, str] = os.environ) -> None:
 
     An earlier message would start the watchdog, and the start may take long.
     """
-    notify(environ, "READY=1")
+    keepers.notify(environ, "READY=1")
     seconds = watchdog_seconds(environ)
     if seconds:
         hub.VITAL.spawn("messages to systemd's watchdog", _feed, environ, seconds / 2)
@@ -65,7 +62,7 @@ def watchdog_seconds(environ: Mapping[str, str]) -> float:
 
 def _feed(environ: Mapping[str, str], pause: float) -> None:
     while True:
-        sent = notify(environ, "WATCHDOG=1")
+        sent = keepers.notify(environ, "WATCHDOG=1")
         # systemd's queue may be full for a moment.
         threads.sleep(pause if sent else min(pause, clock.CHECK_INTERVAL))
 
@@ -78,11 +75,11 @@ def status_message(text: str) -> str:
 @contextmanager
 def reported_reload(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
     """Report to systemd the begin and the end of a reload (sd_notify(3))."""
-    notify(environ, f"RELOADING=1\nMONOTONIC_USEC={clock.now() * 1e6:.0f}")
+    keepers.notify(environ, f"RELOADING=1\nMONOTONIC_USEC={clock.now() * 1e6:.0f}")
     try:
         yield
     finally:
-        notify(environ, "READY=1")
+        keepers.notify(environ, "READY=1")
 
 
 class Signals:
@@ -107,7 +104,7 @@ class Signals:
         self._bell.ring_on_signals()
         # The watchdog ends a process by SIGABRT: the log then shows where each thread was.
         faulthandler.enable(logs.STDERR)
-        allow_descriptors()
+        privileges.allow_descriptors()
         hub.prepare()
         hub.watch()
         hub.VITAL.on_failure = self._bell.ring
@@ -144,7 +141,7 @@ class ReadinessLog:
 
     def __init__(
         self,
-        health: Health,
+        health: hub.Health,
         why: Mapping[str, Callable[[], str]],
         facts: Callable[[], str] = str,
         *,
@@ -171,10 +168,10 @@ class ReadinessLog:
         status = status_message(f"{readiness}; {self._facts()}")
         if status != self._status:
             self._status = status
-            notify(os.environ, status)
+            keepers.notify(os.environ, status)
         for name in missing:
             since = self._since.setdefault(name, now)
-            if name not in self._logged and now - since >= LONGEST_PAUSE:
+            if name not in self._logged and now - since >= throttle.LONGEST_PAUSE:
                 self._logged.add(name)
                 why = self._why.get(name, lambda: DOCTOR)()
                 LOG.warning("Readiness has been DOWN for %.0f s, %s: %s", now - since, name, why)
@@ -186,7 +183,7 @@ class ReadinessLog:
 
 
 def log_readiness(
-    health: Health,
+    health: hub.Health,
     why: Mapping[str, Callable[[], str]],
     facts: Callable[[], str],
     ended: Callable[[], bool],

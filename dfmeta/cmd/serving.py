@@ -10,38 +10,17 @@ from collections.abc import Sequence
 
 import dfmeta.conf
 from dfmeta import metrics
-from dfmeta.cmd import privileges
-from dfmeta.cmd.service import GRACE
-from dfmeta.conf.kinds import WORKER_ACCOUNT, account_of
-from dfmeta.conf.metadata import keys_of
-from dfmeta.http.server import HttpServer
-from dfmeta.http.sockets import FDS_MAX, adopt
+from dfmeta.cmd import privileges, service
+from dfmeta.conf import kinds, metadata
+from dfmeta.http import server, sockets
 from dfmeta.identity.registry import Claim
 from dfmeta.identity.slots import ACCEPTED
+from dfmeta.proxy import claims, recent, tokens
 from dfmeta.proxy.application import Application, guest_server
-from dfmeta.proxy.claims import Mirror
-from dfmeta.proxy.engines.workers.calls import (
-    Echo,
-    RemoteAttachments,
-    RemoteComplaints,
-    RemoteRates,
-    RemoteStore,
-    Use,
-    remote_subports,
-)
+from dfmeta.proxy.engines.workers import calls
 from dfmeta.proxy.engines.workers.pipe import Function, Message, Pipe
-from dfmeta.proxy.recent import RECENT
-from dfmeta.proxy.tokens import Tokens
 from dfmeta.runtime import hub, threads
-from dfmeta.runtime.threads import original
-from dfmeta.wiring.backends import (
-    make_app_settings,
-    make_backend,
-    make_limits,
-    make_rates,
-    with_subports,
-    worker_share,
-)
+from dfmeta.wiring import backends
 from dfmeta.wiring.logs import set_up_logging
 
 LOG = logging.getLogger("dfmeta.worker")
@@ -68,18 +47,18 @@ class Serving:
     """
 
     def __init__(self, listeners: Sequence[int], pipe: int, rights: int, *, parent: int) -> None:
-        self._listeners = [adopt(fd) for fd in listeners]
-        self._pipe = Pipe(adopt(pipe))
-        self._rights = original("socket").socket(fileno=rights)
+        self._listeners = [sockets.adopt(fd) for fd in listeners]
+        self._pipe = Pipe(sockets.adopt(pipe))
+        self._rights = threads.original("socket").socket(fileno=rights)
         self._parent = parent
-        self._mirror = Mirror(self._count, self._pipe.catch_up)
-        self._use = Use(lambda *report: self._pipe.send("use", *report))
-        self._server: HttpServer[Claim] | None = None
-        RECENT.complete = False
+        self._mirror = claims.Mirror(self._count, self._pipe.catch_up)
+        self._use = calls.Use(lambda *report: self._pipe.send("use", *report))
+        self._server: server.HttpServer[Claim] | None = None
+        recent.RECENT.complete = False
 
     def run(self) -> int:
         """Serve until the daemon requests the stop or has ended; return the exit status."""
-        hub.VITAL.on_failure = lambda: threads.spawn_detached(self._stop, GRACE)
+        hub.VITAL.on_failure = lambda: threads.spawn_detached(self._stop, service.GRACE)
         self._pipe.run(
             {
                 "start": Function(self._start, dict),
@@ -104,31 +83,35 @@ class Serving:
     def _have_bound(self) -> None:
         """Make the daemon bind the connections to the device, which has been created again."""
         descriptors = self._server.descriptors() if self._server is not None else []
-        for first in range(0, len(descriptors), FDS_MAX):
-            socket.send_fds(self._rights, [b"x"], descriptors[first : first + FDS_MAX])
+        for first in range(0, len(descriptors), sockets.FDS_MAX):
+            socket.send_fds(self._rights, [b"x"], descriptors[first : first + sockets.FDS_MAX])
 
     def _start(self, message: Message) -> None:
         conf = dfmeta.conf.thaw(message["options"])
-        self._mirror.keys = keys_of(conf)
+        self._mirror.keys = metadata.keys_of(conf)
         set_up_logging(debug=conf.debug, use_json=conf.use_json)
-        worker_limits = worker_share(make_limits(conf), conf.df_metadata.proxy_workers)
+        worker_limits = backends.worker_share(
+            backends.make_limits(conf), conf.df_metadata.proxy_workers
+        )
         application = Application(
             self._mirror,
-            RemoteStore(self._pipe, "store")
+            calls.RemoteStore(self._pipe, "store")
             if conf.df_metadata.backend == "store"
-            else with_subports(conf, make_backend(conf), remote_subports(self._pipe, "nova")),
-            make_app_settings(conf),
-            tokens=Tokens(bytes.fromhex(message["key"])),
-            rates=RemoteRates(make_rates(conf), self._pipe),
-            complaints=RemoteComplaints(self._pipe, LOG),
-            echo=Echo(lambda: self._pipe.call("echo", timeout=None) is not None),
-            attachments=RemoteAttachments(self._pipe, quota=conf.attachments.quota)
+            else backends.with_subports(
+                conf, backends.make_backend(conf), calls.remote_subports(self._pipe, "nova")
+            ),
+            backends.make_app_settings(conf),
+            tokens=tokens.Tokens(bytes.fromhex(message["key"])),
+            rates=calls.RemoteRates(backends.make_rates(conf), self._pipe),
+            complaints=calls.RemoteComplaints(self._pipe, LOG),
+            echo=calls.Echo(lambda: self._pipe.call("echo", timeout=None) is not None),
+            attachments=calls.RemoteAttachments(self._pipe, quota=conf.attachments.quota)
             if conf.attachments.enabled
             else None,
         )
         # Everything that needs privileges is open.
         privileges.drop(
-            account_of(conf.df_metadata.proxy_worker_user, WORKER_ACCOUNT),
+            kinds.account_of(conf.df_metadata.proxy_worker_user, kinds.WORKER_ACCOUNT),
             descriptors=2 * worker_limits.connections + SPARE,
         )
         if os.getppid() != self._parent:
@@ -166,7 +149,7 @@ class Serving:
                 self._report_recent()
 
     def _report_recent(self) -> None:
-        self._report_ports("recent", RECENT.take())
+        self._report_ports("recent", recent.RECENT.take())
 
     def _report_ports(self, function: str, ports: Sequence[object]) -> None:
         for first in range(0, len(ports), PORTS_AT_ONCE):

@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dfmeta.errors import StartError
+from dfmeta import errors, model
 from dfmeta.identity.registry import Registry
-from dfmeta.model import Endpoint
 from dfmeta.proxy.tokens import KEY_BYTES, KEY_FILE, load_key
-from dfmeta.runtime import clock, hub
+from dfmeta.runtime import clock, hub, threads
 from dfmeta.runtime.saved_state import Holder, Listeners, SavedState, StateFile
-from dfmeta.runtime.threads import call_in_thread
 from dfmeta.runtime.throttle import LONGEST_PAUSE, pause_after
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ class SavedGuests:
         self.state: SavedState = self._file.load()
         self._saved, self._next = -1, 0.0
 
-    def adopts(self, endpoint: Endpoint, registry: Registry) -> bool:
+    def adopts(self, endpoint: model.Endpoint, registry: Registry) -> bool:
         """Return whether the guest at *endpoint* is the same as at the end of the previous run."""
         identity = registry.identity(endpoint)
         holder = self.state.holders.get(endpoint)
@@ -89,13 +87,13 @@ class SavedGuests:
         for endpoint in changed:
             self._remember(endpoint, registry)
             turns.give_way()
-        saved = self._file.save(self.state, apart=call_in_thread)
+        saved = self._file.save(self.state, apart=threads.call_in_thread)
         ended = clock.now()
         self._next = ended + (pause_after(ended - begun) if saved else LONGEST_PAUSE)
         if not saved:
             self._saved = -1
 
-    def _remember(self, endpoint: Endpoint, registry: Registry) -> None:
+    def _remember(self, endpoint: model.Endpoint, registry: Registry) -> None:
         """Update the state of the port at *endpoint*."""
         guest = registry.guest(endpoint)
         if guest is None or not guest.port.instance_id:
@@ -139,7 +137,7 @@ class TokenKey:
             clock.sleep(LONGEST_PAUSE)
             try:
                 self._load()
-            except StartError as error:
+            except errors.StartError as error:
                 self.fault = str(error)
         ready()
 

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oslo_config import cfg
 
+from dfmeta import errors, model
 from dfmeta.admin.history import History
 from dfmeta.admin.status import FAILURES_SHOWN, Query, Status, StatusPage, render
 from dfmeta.conf.haproxy import HAPROXY
-from dfmeta.errors import StoreError
-from dfmeta.model import Caller, Endpoint, Peer
 from dfmeta.proxy.recent import CLOSED, RECENT, Failure, Recent, guest_remedy
-from dfmeta.runtime import clock
+from dfmeta.runtime import clock, threads
 from dfmeta.runtime.clock import FULL_CHECK_INTERVAL
 from dfmeta.runtime.hub import Health, Turns
-from dfmeta.runtime.threads import Semaphore, call_in_thread
 from dfmeta.sources.records import names_in
 
 if TYPE_CHECKING:
@@ -64,14 +62,14 @@ def page(listen: str, sources: Sources) -> StatusPage:
 
     :param listen: value of admin_listen.
     """
-    one_at_a_time = Semaphore(1)
+    one_at_a_time = threads.Semaphore(1)
 
     def draw(query: Query) -> str:
         # One page is made at a time, for any number of browsers, and in a thread, so that the hub
         # stays free for guests.
         with one_at_a_time:
             status = gather(sources)
-            drawn: str = call_in_thread(render, status, query)
+            drawn: str = threads.call_in_thread(render, status, query)
             return drawn
 
     return StatusPage(listen, draw)
@@ -154,7 +152,7 @@ def count_records(repository: Repository | None) -> str:
         return "the database is not open yet"
     try:
         return f"{repository.count():,}"
-    except StoreError:
+    except errors.StoreError:
         return "the database does not answer"
 
 
@@ -194,7 +192,7 @@ class RecordNames:
             due = [instance for instance in wanted if instance not in fresh][:NAMES_ASKED]
         turns = Turns()
         # The page has its own line for the database; without it, names are left out.
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(errors.StoreError):
             for instance in due:
                 turns.give_way()
                 record = repository.get(instance)
@@ -231,10 +229,10 @@ def failures_of_ports(
     """
     # A subport without an instance gets 404 as it should.
     asking = (row for row in rows if row["requests"] and row["instance"])
-    by_place = {Endpoint(row["ofport"], row["vid"]): row for row in asking}
+    by_place = {model.Endpoint(row["ofport"], row["vid"]): row for row in asking}
 
-    def describe(caller: Caller, failure: Failure) -> Mapping[str, Any] | None:
-        row = by_place.get(caller) if isinstance(caller, Endpoint) else None
+    def describe(caller: model.Caller, failure: Failure) -> Mapping[str, Any] | None:
+        row = by_place.get(caller) if isinstance(caller, model.Endpoint) else None
         if row is None:
             return None
         port, instance = row["port"], row["instance"]
@@ -250,14 +248,14 @@ def failures_of_addresses(recent: Recent = RECENT) -> tuple[list[Mapping[str, An
     return _latest(recent, _of_address)
 
 
-def _of_address(caller: Caller, _failure: Failure) -> Mapping[str, Any]:
-    address = caller.address if isinstance(caller, Peer) else None
+def _of_address(caller: model.Caller, _failure: Failure) -> Mapping[str, Any]:
+    address = caller.address if isinstance(caller, model.Peer) else None
     named = "a trusted proxy" if address is None else str(address)
     return {"port": named, "instance": "", "name": "", "remedy": ""}
 
 
 def _latest(
-    recent: Recent, describe: Callable[[Caller, Failure], Mapping[str, Any] | None]
+    recent: Recent, describe: Callable[[model.Caller, Failure], Mapping[str, Any] | None]
 ) -> tuple[list[Mapping[str, Any]], int]:
     """Return the latest failures that concern the operator, and their total number.
 
@@ -265,7 +263,7 @@ def _latest(
 
     :param describe: returns further members of a failure's row; None leaves the failure out.
     """
-    failures: list[tuple[float, Failure, Caller]] = []
+    failures: list[tuple[float, Failure, model.Caller]] = []
     turns = Turns()
     for caller, requests in recent:
         turns.give_way()

@@ -11,26 +11,20 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
 from dfmeta.apps.controller import Controller
-from dfmeta.cmd.keepers import Keeper
-from dfmeta.cmd.listeners import GuestListeners
+from dfmeta.cmd import keepers, listeners
 from dfmeta.errors import DfmetaError, HostError, StartError
+from dfmeta.flows import integration_bridge, meta_bridge
 from dfmeta.flows.family import IPV4, IPV6, Family
-from dfmeta.flows.integration_bridge import Tap
-from dfmeta.flows.meta_bridge import MetaTap
-from dfmeta.host import device
-from dfmeta.host.changes import KernelChanges, NewRules
+from dfmeta.host import changes, device
 from dfmeta.host.netlink import WantedSide
 from dfmeta.host.sides import HostSides
 from dfmeta.identity.key import IN_PORT, Keys, MetaKeys
 from dfmeta.model import TAP_MAC, MetaNames
-from dfmeta.ovsdb.bridge_reader import Update
-from dfmeta.ovsdb.external_ids import META_KEYS
+from dfmeta.ovsdb import bridge_reader, external_ids
 from dfmeta.ovsdb.watcher import OvsdbWatcher
-from dfmeta.runtime import clock, threads
+from dfmeta.runtime import clock, threads, throttle
 from dfmeta.runtime.clock import CHECK_INTERVAL, FULL_CHECK_INTERVAL
 from dfmeta.runtime.saved_state import HostMemory, SavedState
-from dfmeta.runtime.threads import wait_for_io
-from dfmeta.runtime.throttle import LONGEST_PAUSE
 
 LOG = logging.getLogger(__name__)
 
@@ -53,7 +47,7 @@ class TapKeeper:
         self,
         group: Any,
         state: SavedState,
-        keeper: Keeper,
+        keeper: keepers.Keeper,
         *,
         keys: Keys = IN_PORT,
         meta: MetaNames | None = None,
@@ -63,7 +57,7 @@ class TapKeeper:
         self._group = group
         self._keys, self._meta, self._vlan = keys, meta, vlan
         self._state = state
-        self.listeners = GuestListeners(group, state, keeper)
+        self.listeners = listeners.GuestListeners(group, state, keeper)
         self._guest_ip6 = tuple(str(IPv6Address(text)) for text in group.ip6)
         self._host_ip6 = str(IPv6Address(group.host_ip6)) if group.ip6 else ""
         wanted = wanted_side(group, IPV4, keys, meta)
@@ -78,7 +72,7 @@ class TapKeeper:
         count, until the port is missing."""
         self._number_due: float | None = None
         """Time of the next request for the missing numbers of ports; None: none is missing."""
-        self._changes = KernelChanges(wanted.route_table)
+        self._changes = changes.KernelChanges(wanted.route_table)
         self._made: set[str] = set()
         """Objects that this process has created or changed: "port", "arp_ignore"."""
 
@@ -115,7 +109,7 @@ class TapKeeper:
             return bool(socket.if_nametoindex(self._group.metadata_interface))
         return False
 
-    def ensure(self, watcher: OvsdbWatcher, update: Update) -> bool:
+    def ensure(self, watcher: OvsdbWatcher, update: bridge_reader.Update) -> bool:
         """Check port, device, address, rules and route, and create those that are missing.
 
         :return: whether all are in place.
@@ -146,13 +140,13 @@ class TapKeeper:
         self.in_place = True
         return True
 
-    def _is_sound(self, update: Update) -> bool:
+    def _is_sound(self, update: bridge_reader.Update) -> bool:
         """Return whether OVSDB has the device's port, and the second bridge, as they should be."""
         if self._meta is None:
             return update.tap is not None and update.tap.sound
         return update.meta is not None and update.meta.sound
 
-    def _has_numbers(self, update: Update) -> bool:
+    def _has_numbers(self, update: bridge_reader.Update) -> bool:
         """Return whether Open vSwitch has given the ports their numbers, and the device its MAC."""
         if self._meta is None:
             return update.tap is not None and bool(update.tap.ofport and update.tap.mac)
@@ -161,7 +155,7 @@ class TapKeeper:
             rows.tap and rows.tap_mac and rows.patch_int and rows.patch_meta
         )
 
-    def _ensure_port(self, watcher: OvsdbWatcher, update: Update) -> None:
+    def _ensure_port(self, watcher: OvsdbWatcher, update: bridge_reader.Update) -> None:
         if self._meta is not None:
             watcher.ensure_meta(self._meta)
             if update.meta is None or not update.meta.tap_mac:
@@ -179,7 +173,7 @@ class TapKeeper:
             watcher.reconfigure()
         elif self._number_due is not None:
             return
-        self._number_due = now + LONGEST_PAUSE
+        self._number_due = now + throttle.LONGEST_PAUSE
 
     def _put_in_place(self) -> None:
         # Before the device has an address, so that no packet arrives without a listener.
@@ -206,9 +200,9 @@ class TapKeeper:
         """
         while True:
             try:
-                with closing(NewRules()) as rules:
+                with closing(changes.NewRules()) as rules:
                     while True:
-                        wait_for_io(rules.fileno(), read=True)
+                        threads.wait_for_io(rules.fileno(), read=True)
                         rules.take()
                         self._lead()
             except OSError as error:
@@ -277,7 +271,7 @@ class TapKeeper:
         :raises OvsdbError: when OVSDB refuses.
         """
         if has_meta_ips:
-            watcher.remove_keys(META_KEYS)
+            watcher.remove_keys(external_ids.META_KEYS)
             return [f"port {port}" for port in watcher.remove_meta()]
         return [f"port {port}" for port in watcher.remove_taps(name)]
 
@@ -321,7 +315,7 @@ class TapKeeper:
             raise HostError(what="listening", device=name, cause=error.strerror or error) from error
         return index
 
-    def flow_target(self, update: Update, sock: Any) -> Tap | None:
+    def flow_target(self, update: bridge_reader.Update, sock: Any) -> integration_bridge.Tap | None:
         """Return the target of the flows; None while the port does not exist.
 
         With a second bridge, that is the patch port that leads there.
@@ -334,7 +328,7 @@ class TapKeeper:
             ofport = update.meta.patch_int or 0
         elif update.tap is not None:
             ofport, mac = update.tap.ofport or 0, update.tap.mac
-        return Tap(
+        return integration_bridge.Tap(
             ofport=ofport,
             mac=mac,
             port=int(sock.getsockname()[1]),
@@ -349,12 +343,12 @@ class TapKeeper:
     def _serves_ipv6(self) -> bool:
         return self.host.serves_ipv6 and 6 in self.listeners.sockets
 
-    def meta_tap(self, update: Update, sock: Any) -> MetaTap | None:
+    def meta_tap(self, update: bridge_reader.Update, sock: Any) -> meta_bridge.MetaTap | None:
         """Return the target of the flows of the second bridge; None while a port is missing."""
         rows = update.meta
         if rows is None or not self._has_numbers(update) or not isinstance(self._keys, MetaKeys):
             return None
-        return MetaTap(
+        return meta_bridge.MetaTap(
             ofport=rows.tap or 0,
             patch=rows.patch_meta or 0,
             mac=rows.tap_mac,

@@ -8,16 +8,7 @@ from typing import Any, Final
 
 from oslo_config import cfg, types
 
-from dfmeta.conf.kinds import (
-    Several,
-    Text,
-    absolute_path,
-    address,
-    check_user,
-    has_port,
-    host_port,
-    network,
-)
+from dfmeta.conf import kinds
 from dfmeta.errors import ConfigError
 from dfmeta.flows.pipeline import METADATA_IP, TABLES_TAKEN, Layout
 from dfmeta.identity.key import PREFIX6
@@ -62,7 +53,7 @@ def _is_prefix6(text: str) -> bool:
     )
 
 
-_ADDRESS: Final = address(
+_ADDRESS: Final = kinds.address(
     "a unicast IPv4 address outside 127.0.0.0/8",
     lambda text: _is_unicast(IPv4Address(text)),
     example=METADATA_IP,
@@ -86,8 +77,10 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "ip6",
-        type=Several(
-            address("a unicast IPv6 address without a zone", _is_service6, example=SERVICE6[0]),
+        type=kinds.Several(
+            kinds.address(
+                "a unicast IPv6 address without a zone", _is_service6, example=SERVICE6[0]
+            ),
             least=0,
         ),
         default=list(SERVICE6),
@@ -97,7 +90,9 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "host_ip6",
-        type=address("a unicast IPv6 address that is not link-local", _is_host6, example=HOST_IP6),
+        type=kinds.address(
+            "a unicast IPv6 address that is not link-local", _is_host6, example=HOST_IP6
+        ),
         default=HOST_IP6,
         help="IPv6 address of tap-metadata on the host, as a /128; the proxy listens there on the "
         "same port. The flows rewrite the destination of guests' packets to it. No other interface "
@@ -105,7 +100,7 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "key_prefix6",
-        type=network(
+        type=kinds.network(
             "a unicast IPv6 network of prefix length 64 that is not link-local",
             _is_prefix6,
             example=str(PREFIX6),
@@ -137,9 +132,9 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "ovsdb_connection",
-        type=Text(
+        type=kinds.Text(
             "unix:PATH or tcp:HOST:PORT with a port from 1 to 65535",
-            lambda text: _OVSDB.fullmatch(text) and has_port(text),
+            lambda text: _OVSDB.fullmatch(text) and kinds.has_port(text),
             example="unix:/var/run/openvswitch/db.sock",
         ),
         default="unix:/var/run/openvswitch/db.sock",
@@ -147,9 +142,9 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "openflow_connection",
-        type=Text(
+        type=kinds.Text(
             "auto, unix:PATH or listen:HOST:PORT with a port from 1 to 65535",
-            lambda text: _OPENFLOW.fullmatch(text) and has_port(text),
+            lambda text: _OPENFLOW.fullmatch(text) and kinds.has_port(text),
             example="auto or listen:127.0.0.1:6653",
         ),
         default="auto",
@@ -221,7 +216,7 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "identity_sources",
-        type=Several(types.String(choices=IDENTITY_SOURCES)),
+        type=kinds.Several(types.String(choices=IDENTITY_SOURCES)),
         default=list(IDENTITY_DEFAULT),
         help="Identity sources, which give the instance and project of a port: ovsdb, libvirt, "
         "neutron, ovn and store, with commas between them, in order of preference. For each value "
@@ -259,7 +254,7 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "libvirt_xml_path",
-        type=Several(absolute_path(example="/run/libvirt/qemu")),
+        type=kinds.Several(kinds.absolute_path(example="/run/libvirt/qemu")),
         default=["/run/libvirt/qemu", "/etc/libvirt/qemu"],
         help="Directories with the domains' XML files, for the identity source libvirt: absolute "
         "paths with commas between them. A directory that does not exist is skipped. The instance "
@@ -336,7 +331,7 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "admin_listen",
-        type=host_port(example="127.0.0.1:9697"),
+        type=kinds.host_port(example="127.0.0.1:9697"),
         default="127.0.0.1:9697",
         help="HOST:PORT of the listener for health, metrics, the status page, dfmeta's own "
         "commands and the store's admin API. If other hosts can reach it, that API needs "
@@ -357,7 +352,7 @@ OPTS: Final = [
     ),
     cfg.Opt(
         "state_path",
-        type=absolute_path(example="/var/lib/dfmeta"),
+        type=kinds.absolute_path(example="/var/lib/dfmeta"),
         default="/var/lib/dfmeta",
         help="Directory for the data that the daemon keeps over a restart. It is created with mode "
         "0700 if it is missing; no other program may use it.",
@@ -401,7 +396,7 @@ def check(group: Any) -> None:
             remedy="Name each source once",
         )
     _check_ip6(group)
-    check_user("[df_metadata] proxy_worker_user", group.proxy_worker_user)
+    kinds.check_user("[df_metadata] proxy_worker_user", group.proxy_worker_user)
 
 
 def _check_ip6(group: Any) -> None:

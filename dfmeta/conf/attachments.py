@@ -15,10 +15,9 @@ from uuid import UUID
 
 from oslo_config import cfg, types
 
+from dfmeta import errors, model
 from dfmeta.conf.haproxy import HAPROXY
 from dfmeta.conf.kinds import Several, Text, ipv4_network
-from dfmeta.errors import ConfigError
-from dfmeta.model import VID_MAX
 
 GROUP: Final = cfg.OptGroup(
     name="attachments",
@@ -44,7 +43,7 @@ _RESOURCE: Final = Text("the id of a resource of Neutron", _UUID.fullmatch, exam
 
 def _is_range(text: str) -> bool:
     low, _colon, high = text.partition(":")
-    return bool(_RANGE.fullmatch(text)) and 1 <= int(low) <= int(high) <= VID_MAX
+    return bool(_RANGE.fullmatch(text)) and 1 <= int(low) <= int(high) <= model.VID_MAX
 
 
 _IDS: Final = Several(
@@ -85,7 +84,7 @@ OPTS: Final = [
     cfg.Opt(
         "vid_range",
         type=Text(
-            f"LOW:HIGH, two VLAN ids from 1 to {VID_MAX}",
+            f"LOW:HIGH, two VLAN ids from 1 to {model.VID_MAX}",
             _is_range,
             example=_VIDS,
             type_name="range of VLAN ids",
@@ -98,7 +97,7 @@ OPTS: Final = [
         "quota",
         default=256,
         min=1,
-        max=VID_MAX,
+        max=model.VID_MAX,
         mutable=True,
         help="Largest number of attachments of one virtual machine on all networks, including "
         "those that are being removed.",
@@ -164,7 +163,7 @@ NETWORK_OPTS: Final = [
     cfg.IntOpt(
         "quota",
         min=1,
-        max=VID_MAX,
+        max=model.VID_MAX,
         mutable=True,
         help="Largest number of attachments of one virtual machine on this network. Unset: only "
         "[attachments] quota limits them.",
@@ -185,7 +184,7 @@ NETWORK_OPTS: Final = [
         "local_vlan",
         default=0,
         min=0,
-        max=VID_MAX,
+        max=model.VID_MAX,
         help="VLAN of the network on the integration bridge; 0: untagged.",
     ),
     cfg.IntOpt(
@@ -255,7 +254,7 @@ def register_networks(conf: cfg.ConfigOpts) -> list[str]:
     groups = [NETWORK + name for name in sorted(_names(conf))]
     for group in groups:
         if not _NAME.fullmatch(group.removeprefix(NETWORK)):
-            raise ConfigError(
+            raise errors.ConfigError(
                 option=f"[{NETWORK}NAME]",
                 value=group.removeprefix(NETWORK),
                 cause="it is not the name of a network",
@@ -290,7 +289,7 @@ def _check_driver(conf: cfg.ConfigOpts, group: str, network: Any) -> None:
     for option in others:
         place = conf.get_location(option, group)
         if place is not None and place.location not in _NOT_GIVEN:
-            raise ConfigError(
+            raise errors.ConfigError(
                 option=f"[{group}] {option}",
                 value=network[option],
                 cause=f"with driver = {driver} it has no effect",
@@ -298,7 +297,7 @@ def _check_driver(conf: cfg.ConfigOpts, group: str, network: Any) -> None:
             )
     for option, example in required.items():
         if not network[option]:
-            raise ConfigError(
+            raise errors.ConfigError(
                 option=f"[{group}] {option}",
                 value="",
                 cause=f"with driver = {driver} a network has to have one",
@@ -313,7 +312,7 @@ def _check_subnets(groups: Mapping[str, Any]) -> None:
         ends = (subnet.network_address, subnet.broadcast_address)
         gateway = IPv4Address(network.gateway) if network.gateway else None
         if gateway is not None and (gateway not in subnet or gateway in ends):
-            raise ConfigError(
+            raise errors.ConfigError(
                 option=f"[{group}] gateway",
                 value=network.gateway,
                 cause=f"it is not the address of a host in subnet = {subnet}",
@@ -322,7 +321,7 @@ def _check_subnets(groups: Mapping[str, Any]) -> None:
     for (first, network), (second, other) in combinations(groups.items(), 2):
         overlap = IPv4Network(network.subnet).overlaps(IPv4Network(other.subnet))
         if network.local_vlan == other.local_vlan and overlap:
-            raise ConfigError(
+            raise errors.ConfigError(
                 option=f"[{second}] local_vlan",
                 value=other.local_vlan,
                 cause=f"[{first}] has the same, and their subnets overlap",
@@ -332,14 +331,14 @@ def _check_subnets(groups: Mapping[str, Any]) -> None:
 
 def _check_enabled(conf: cfg.ConfigOpts, groups: Mapping[str, Any]) -> None:
     if not groups:
-        raise ConfigError(
+        raise errors.ConfigError(
             option=f"[{GROUP.name}] enabled",
             value=True,
             cause="there is no network of containers",
             remedy=f"Add a group [{NETWORK}NAME], or set enabled = False",
         )
     if conf.df_metadata.engine == HAPROXY:
-        raise ConfigError(
+        raise errors.ConfigError(
             option=f"[{GROUP.name}] enabled",
             value=True,
             cause="with engine = haproxy, an answer cannot be kept within the virtual machine",

@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
+from dfmeta import errors, model
 from dfmeta.conf.kinds import Text, ipv4_network
-from dfmeta.errors import ConfigError
 from dfmeta.identity.key import Keys, MetaKeys
-from dfmeta.model import NAME_MAX, MetaNames, is_unicast
 
 GROUP: Final = cfg.OptGroup(
     name="METADATA",
@@ -51,7 +50,7 @@ OPTS: Final = [
         "provider_base_mac",
         type=Text(
             "a unicast MAC such as fa:16:ee:00:00:00",
-            lambda text: is_unicast(text.lower()),
+            lambda text: model.is_unicast(text.lower()),
             example=_BASE_MAC,
             type_name="MAC address value",
         ),
@@ -75,7 +74,7 @@ def keys_of(conf: cfg.ConfigOpts) -> Keys:
     return _meta_keys(conf)
 
 
-def meta_of(conf: cfg.ConfigOpts) -> MetaNames | None:
+def meta_of(conf: cfg.ConfigOpts) -> model.MetaNames | None:
     """Return the names of the second bridge and its ports, which are those of metadata_path.
 
     None: the identity scheme has no second bridge.
@@ -83,7 +82,7 @@ def meta_of(conf: cfg.ConfigOpts) -> MetaNames | None:
     if conf.df_metadata.identity_scheme != META_IP:
         return None
     bridge = conf.df_metadata.meta_bridge
-    return MetaNames(bridge, TAP, f"int-{bridge}", f"phy-{bridge}", _meta_keys(conf).label(1))
+    return model.MetaNames(bridge, TAP, f"int-{bridge}", f"phy-{bridge}", _meta_keys(conf).label(1))
 
 
 def _meta_keys(conf: cfg.ConfigOpts) -> MetaKeys:
@@ -116,7 +115,7 @@ def check(conf: cfg.ConfigOpts) -> None:
     group: Any = conf[GROUP.name]
     cidr = IPv4Network(group.provider_cidr)
     if IPv4Address(conf.df_metadata.ip) in cidr:
-        raise ConfigError(
+        raise errors.ConfigError(
             option=f"[{GROUP.name}] provider_cidr",
             value=group.provider_cidr,
             cause=f"it contains [df_metadata] ip = {conf.df_metadata.ip}",
@@ -124,7 +123,7 @@ def check(conf: cfg.ConfigOpts) -> None:
         )
     base = int(group.provider_base_mac.replace(":", ""), 16)
     if base % (2 * cidr.num_addresses):
-        raise ConfigError(
+        raise errors.ConfigError(
             option=f"[{GROUP.name}] provider_base_mac",
             value=group.provider_base_mac,
             cause=f"its last {(2 * cidr.num_addresses).bit_length() - 1} bits are not 0: the "
@@ -132,10 +131,10 @@ def check(conf: cfg.ConfigOpts) -> None:
             remedy=f"Give one such as {_BASE_MAC}",
         )
     longest = max(names[:4], key=len)
-    if len(longest) > NAME_MAX:
-        raise ConfigError(
+    if len(longest) > model.NAME_MAX:
+        raise errors.ConfigError(
             option="[df_metadata] meta_bridge",
             value=conf.df_metadata.meta_bridge,
-            cause=f"the name {longest} of its port is longer than {NAME_MAX} characters",
+            cause=f"the name {longest} of its port is longer than {model.NAME_MAX} characters",
             remedy="Give a shorter name, such as br-meta",
         )

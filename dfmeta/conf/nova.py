@@ -9,9 +9,8 @@ from typing import Final
 
 from oslo_config import cfg
 
+from dfmeta import errors, model
 from dfmeta.conf.kinds import check_file, reloaded, without_password
-from dfmeta.errors import ConfigError
-from dfmeta.model import HttpHost
 
 _HOST: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\s/?#@\[\]:%]+))(?::([0-9]{1,5}))?")
 """An IPv6 address in brackets or a name, and a port."""
@@ -73,7 +72,7 @@ for _option in OPTS:
     _option.deprecated_opts.append(cfg.DeprecatedOpt(_option.name, group="METADATA"))
 
 
-def hosts(conf: cfg.ConfigOpts) -> list[HttpHost]:
+def hosts(conf: cfg.ConfigOpts) -> list[model.HttpHost]:
     """Return the hosts of nova_metadata_host, in its order.
 
     :raises ConfigError: for a list with an entry that is not a host.
@@ -91,7 +90,7 @@ def check(conf: cfg.ConfigOpts) -> None:
     """
     hosts(conf)
     if conf.df_metadata.backend == "nova" and not conf.metadata_proxy_shared_secret:
-        raise ConfigError(
+        raise errors.ConfigError(
             option="[DEFAULT] metadata_proxy_shared_secret",
             value="",
             cause="backend = nova needs it, since Nova refuses requests without a signature",
@@ -99,7 +98,7 @@ def check(conf: cfg.ConfigOpts) -> None:
         )
     if bool(conf.nova_client_cert) != bool(conf.nova_client_priv_key):
         missing = "nova_client_priv_key" if conf.nova_client_cert else "nova_client_cert"
-        raise ConfigError(
+        raise errors.ConfigError(
             option=f"[DEFAULT] {missing}",
             value="",
             cause="a client certificate and its key must be set together",
@@ -118,7 +117,7 @@ def _check_certificates(option: str, path: str | None) -> None:
         if path:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(
+        raise errors.ConfigError(
             option=option,
             value=path,
             cause="it contains no certificate that can be loaded",
@@ -137,7 +136,7 @@ def _check_key(certificate: str, key: str) -> None:
             if differs
             else "it contains no private key that can be loaded"
         )
-        raise ConfigError(
+        raise errors.ConfigError(
             option="[DEFAULT] nova_client_priv_key",
             value=key,
             cause=cause,
@@ -145,19 +144,19 @@ def _check_key(certificate: str, key: str) -> None:
         ) from error
 
 
-def _host(entry: str, default_port: int) -> HttpHost:
+def _host(entry: str, default_port: int) -> model.HttpHost:
     match = _HOST.fullmatch(f"[{entry}]" if _is_ipv6(entry) else entry)
     six, name, port = match.groups() if match is not None else ("", "", "")
     number = int(port or default_port)
     if not (_is_name(name) if name else _is_ipv6(six)) or not 1 <= number <= 65535:
-        raise ConfigError(
+        raise errors.ConfigError(
             option="[DEFAULT] nova_metadata_host",
             value=without_password(entry),
             cause="it is not a host with an optional :port",
             remedy="Give names or addresses such as nova-1:8775, [2001:db8::1]:8775, with commas "
             "between them",
         )
-    return HttpHost(name or str(ipaddress.ip_address(six)), number)
+    return model.HttpHost(name or str(ipaddress.ip_address(six)), number)
 
 
 def _is_ipv6(text: str) -> bool:

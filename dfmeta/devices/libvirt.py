@@ -22,8 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
-from dfmeta.devices.elements import TEXT_MAX, DomainReader
-from dfmeta.devices.schema import NONE, SCHEMA, validate
+from dfmeta.devices import elements, schema
 from dfmeta.errors import DomainError, TagRuleError
 from dfmeta.model import VID_MAX
 
@@ -35,7 +34,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "disk": ("serial", "target", "alias", "volume"),
 }
 """Type of a device → keys of its names."""
-_TAG: Final = re.compile(SCHEMA["$defs"]["tag"]["pattern"])
+_TAG: Final = re.compile(schema.SCHEMA["$defs"]["tag"]["pattern"])
 _SHOWN: Final = 16
 """Largest number of devices that an error names."""
 XEN: Final = "xen"
@@ -64,7 +63,7 @@ class Bus(NamedTuple):
     address: str | None = None
 
 
-NO_BUS: Final = Bus(NONE)
+NO_BUS: Final = Bus(schema.NONE)
 """That of a container's device, or of a device of the mainboard."""
 
 
@@ -100,7 +99,7 @@ class DomainDevices:
             tagged = {"tags": given[number]} if number in given else {}
             devices.append({**candidate.members, **tagged})
         document = {"devices": devices}
-        validate(document)
+        schema.validate(document)
         return document
 
 
@@ -122,7 +121,7 @@ def read_domain(data: bytes) -> DomainDevices:
     return DomainDevices(identity, name, reader.root == "domstatus", candidates)
 
 
-class _Reader(DomainReader):
+class _Reader(elements.DomainReader):
     """Keeps each device as one flat mapping, in the order of the XML."""
 
     def __init__(self) -> None:
@@ -143,7 +142,7 @@ class _Reader(DomainReader):
             if inner == "vlan/tag":
                 self._facts["tags"] = f"{self._facts.get('tags', '')} {attributes.get('id', '')}"
             for name, value in attributes.items():
-                self._facts.setdefault(f"{inner}@{name}", value.strip()[:TEXT_MAX])
+                self._facts.setdefault(f"{inner}@{name}", value.strip()[: elements.TEXT_MAX])
 
     def ended(self, path: str) -> None:
         if path == self._device:
@@ -154,7 +153,7 @@ class _Reader(DomainReader):
         if self._facts is not None:
             values, name = self._facts, path[len(self._device) + 1 :]
         if self._facts is not None or path in _TEXTS:
-            values[name] = (values.get(name, "") + text)[:TEXT_MAX]
+            values[name] = (values.get(name, "") + text)[: elements.TEXT_MAX]
 
 
 def _candidates(reader: _Reader) -> Iterator[Candidate]:
@@ -387,7 +386,7 @@ class TagRule:
             key, rest = "", value
         if not rest:
             raise TagRuleError(rule=text, cause=f"no value after {key}:")
-        if not _TAG.search(tag) or not 1 <= len(tag) <= SCHEMA["$defs"]["tag"]["maxLength"]:
+        if not _TAG.search(tag) or not 1 <= len(tag) <= schema.SCHEMA["$defs"]["tag"]["maxLength"]:
             cause = "a tag has 1 to 60 characters, without comma, slash and control characters"
             raise TagRuleError(rule=text, cause=cause)
         return cls(kind, rest, tag, key)

@@ -10,10 +10,9 @@ from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final, Protocol
 
+from dfmeta import errors, model
 from dfmeta.doctor.facts import GuestFailure, KnownPort, PathFacts
-from dfmeta.errors import KeyRangeError, NotRunningError
 from dfmeta.identity.key import Keys, MetaKeys
-from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop, PortKind, PortState
 from dfmeta.runtime.clock import ANSWER_TIMEOUT
 
 _ANOTHER: Final = "dfmeta-agent of another version runs: restart it"
@@ -22,14 +21,14 @@ _GIVEN: Final = ("instance", "iface_id", "mac", "fault", "project", "instance_na
 """Members of a port's row that a :class:`KnownPort` has unchanged."""
 
 
-class HangsError(NotRunningError):
+class HangsError(errors.NotRunningError):
     """A command needs the daemon, whose process is there and does not answer in time."""
 
     name = "hangs"
     sentence = "dfmeta-agent, process {pid}, hangs: {cause}. {remedy}"
 
 
-class AnotherProgramError(NotRunningError):
+class AnotherProgramError(errors.NotRunningError):
     """A command needs the daemon, and another program answers at ``admin_listen``."""
 
     name = "another-program"
@@ -92,7 +91,7 @@ class Agent:
             return DaemonFacts(running=True, ready=document["status"] == "UP", missing=missing)
         except HangsError as error:
             return DaemonFacts(running=False, cause=str(error), hangs=int(str(error.fields["pid"])))
-        except NotRunningError as error:
+        except errors.NotRunningError as error:
             other = isinstance(error, AnotherProgramError)
             return DaemonFacts(running=False, cause=error.cause, other=other)
         except (KeyError, AttributeError, TypeError):
@@ -101,7 +100,7 @@ class Agent:
 
     def version(self) -> str:
         """Return the version of the running daemon; empty if it does not report one."""
-        with contextlib.suppress(NotRunningError, KeyError, TypeError):
+        with contextlib.suppress(errors.NotRunningError, KeyError, TypeError):
             return str(self.ask("/version")["version"])
         return ""
 
@@ -114,7 +113,7 @@ class Agent:
         rows = self.ask("/ports")
         try:
             ports = tuple(read_port(row, keys) for row in rows)
-        except (KeyError, TypeError, ValueError, KeyRangeError) as error:
+        except (KeyError, TypeError, ValueError, errors.KeyRangeError) as error:
             cause = "the answer for /ports has an unknown format"
             raise another_program(self._address, cause) from error
         set_owners(keys, ((port.endpoint, slot) for port in ports for slot in port.addresses))
@@ -125,7 +124,7 @@ class Agent:
 
         Empty if the daemon does not run, or has another backend than the store.
         """
-        with contextlib.suppress(NotRunningError, AttributeError, TypeError):
+        with contextlib.suppress(errors.NotRunningError, AttributeError, TypeError):
             _status, document = self._request("/names")
             return {instance: tuple(map(str, names)) for instance, names in document.items()}
         return {}
@@ -135,7 +134,7 @@ class Agent:
 
         Empty if the daemon or the host has no IPv6, and if the daemon does not run.
         """
-        with contextlib.suppress(NotRunningError, KeyError, TypeError, ValueError):
+        with contextlib.suppress(errors.NotRunningError, KeyError, TypeError, ValueError):
             return tuple(str(IPv6Address(address)) for address in self.ask("/service")["ip6"])
         return ()
 
@@ -152,7 +151,7 @@ class Agent:
             document = self.ask("/probe")
             six = document.get("ip6")
             return replace(_path(document), ip6=None if six is None else _path(six))
-        except NotRunningError as error:
+        except errors.NotRunningError as error:
             return PathFacts(sent=False, cause=error.cause)
         except (KeyError, TypeError, ValueError, AttributeError):
             return PathFacts(sent=False, cause=_ANOTHER)
@@ -164,7 +163,7 @@ def another_program(address: str, cause: str) -> AnotherProgramError:
     return AnotherProgramError(address=address, cause=cause, remedy=remedy)
 
 
-def set_owners(keys: Keys, numbers: Iterable[tuple[Endpoint, int]]) -> None:
+def set_owners(keys: Keys, numbers: Iterable[tuple[model.Endpoint, int]]) -> None:
     """Tell *keys* the owners of all numbers that are in use, where numbers have owners."""
     if isinstance(keys, MetaKeys):
         keys.owners.clear()
@@ -180,17 +179,17 @@ def read_port(row: Mapping[str, Any], keys: Keys) -> KnownPort:
     return KnownPort(
         row["port"],
         row["ofport"],
-        PortState(row["state"]),
+        model.PortState(row["state"]),
         addresses={_slot(each, keys): _address(each) for each in row["addresses"]},
         requested=row["requests"] is not None,
         failure=_failure(row["last_failure"]),
         label=row["meta_mac"] or "",
         next_hops=_next_hops(row["next_hops"]),
         next_hop_faults=tuple(row["next_hop_faults"]),
-        kind=PortKind(row["kind"]),
+        kind=model.PortKind(row["kind"]),
         segmentation_id=row["segmentation_id"] or 0,
         subport_faults=tuple(row["subport_faults"]),
-        binding=Binding(row["mac"], IPv4Address(row["source"])) if row["source"] else None,
+        binding=model.Binding(row["mac"], IPv4Address(row["source"])) if row["source"] else None,
         **{name: row[name] for name in _GIVEN},
         key=row["key"] or "",
         key6=row["key6"] or "",
@@ -198,10 +197,10 @@ def read_port(row: Mapping[str, Any], keys: Keys) -> KnownPort:
     )
 
 
-def _next_hops(rows: Iterable[Mapping[str, Any]] | None) -> tuple[NextHop, ...] | None:
+def _next_hops(rows: Iterable[Mapping[str, Any]] | None) -> tuple[model.NextHop, ...] | None:
     if rows is None:
         return None
-    return tuple(NextHop(row["ip"], row["mac"] or "", row["source"]) for row in rows)
+    return tuple(model.NextHop(row["ip"], row["mac"] or "", row["source"]) for row in rows)
 
 
 def _failure(row: Mapping[str, Any] | None) -> GuestFailure | None:
@@ -211,11 +210,11 @@ def _failure(row: Mapping[str, Any] | None) -> GuestFailure | None:
     return GuestFailure(row["status"], row["brief"], row["remedy"], since, row["times"])
 
 
-def _address(row: Mapping[str, Any]) -> GuestAddress:
+def _address(row: Mapping[str, Any]) -> model.GuestAddress:
     ip, service = ip_address(row["ip"]), row.get("service")
     if ip.version == 6:
-        return GuestAddress(row["mac"], ip, IPv6Address(service))
-    return GuestAddress(row["mac"], ip)
+        return model.GuestAddress(row["mac"], ip, IPv6Address(service))
+    return model.GuestAddress(row["mac"], ip)
 
 
 def _slot(row: Mapping[str, Any], keys: Keys) -> int:

@@ -16,9 +16,8 @@ from dfmeta.doctor.probes import Inspection
 from dfmeta.errors import SwitchError
 from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.flows.pipeline import RATES, Purpose
+from dfmeta.host import process, system
 from dfmeta.host.host_facts import HostFacts
-from dfmeta.host.process import read_account
-from dfmeta.host.system import read_clock, read_conntrack
 from dfmeta.runtime import clock as time
 
 Verdict = Finding | Iterable[Finding] | None
@@ -176,9 +175,9 @@ def account(of: Inspection) -> Verdict:
     """Judge the users of the processes that answer guests."""
     if of.options.haproxy is not None:
         pid = of.engine.pid if of.has_engine else None
-        facts = read_account([pid] if pid else [], of.process.pid)
+        facts = process.read_account([pid] if pid else [], of.process.pid)
         return checks_daemon.account(facts, which="haproxy", option="[haproxy] user")
-    facts = read_account(of.process.workers, of.process.pid)
+    facts = process.read_account(of.process.workers, of.process.pid)
     option = "[df_metadata] proxy_worker_user"
     return checks_daemon.account(facts, which="workers", option=option)
 
@@ -205,10 +204,10 @@ def version(of: Inspection) -> Verdict:
 
 def conntrack(of: Inspection) -> Verdict:
     """Judge the table of tracked connections."""
-    facts = read_conntrack(of.wanted.host_ip, of.wanted.port)
+    facts = system.read_conntrack(of.wanted.host_ip, of.wanted.port)
     return checks_system.conntrack(facts, rate=RATES[Purpose.GUEST_SYN])
 
 
 def clock(of: Inspection) -> Verdict:
     """Judge the clock."""
-    return checks_system.clock(read_clock(), of.services.skews, of.options.clock_needs)
+    return checks_system.clock(system.read_clock(), of.services.skews, of.options.clock_needs)

@@ -9,22 +9,8 @@ from typing import Final
 from dfmeta.doctor.facts import HostSettings, MetaSide
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, warning, wrong
 from dfmeta.doctor.flow_diff import FlowEntry, FlowState, drops_flood
+from dfmeta.flows import openflow, pipeline
 from dfmeta.flows.family import IPV6, family_of, solicited_node
-from dfmeta.flows.openflow import (
-    ARP_REQUEST,
-    ETH_TYPE_ARP,
-    ETH_TYPE_IPV6,
-    IPPROTO_ICMPV6,
-    IPPROTO_TCP,
-    ND_NEIGHBOR_SOLICIT,
-    TAGGED,
-    UNTAGGED,
-    Foreign,
-    Seen,
-    Value,
-    comes_in_at,
-)
-from dfmeta.flows.pipeline import COOKIE_PREFIX, COOKIE_PREFIX_MASK, METADATA_PORT, Purpose, Stage
 from dfmeta.model import Endpoint
 from dfmeta.ovsdb.rows import Snapshot
 
@@ -66,7 +52,7 @@ def our_flows(
             f"{len(strange)} stray flows with dfmeta's cookie are on {bridge}: {names}", _LOG
         )
     if not (lost or strange):
-        cookie = f"{COOKIE_PREFIX:#x}/{COOKIE_PREFIX_MASK:#x}"
+        cookie = f"{pipeline.COOKIE_PREFIX:#x}/{pipeline.COOKIE_PREFIX_MASK:#x}"
         where = "" if alone else f" on {bridge}"
         yield ok(f"all {len(rows)} of dfmeta's flows exist{where}, no stray flow (cookie={cookie})")
 
@@ -77,7 +63,7 @@ def _named(row: FlowEntry) -> str:
     return f"{name} to {row.service}" if row.family == IPV6.version and row.service else name
 
 
-def floods(flows: Iterable[Seen], names: Mapping[Endpoint, str]) -> Finding:
+def floods(flows: Iterable[openflow.Seen], names: Mapping[Endpoint, str]) -> Finding:
     """Name the guests whose packets the switch drops; they harm no other guest.
 
     :param flows: dfmeta's flows on the switch.
@@ -87,7 +73,7 @@ def floods(flows: Iterable[Seen], names: Mapping[Endpoint, str]) -> Finding:
         names.get(endpoint, f"ofport {endpoint.ofport}")
         for seen in flows
         if seen.flow is not None and drops_flood(seen.flow)
-        if (endpoint := comes_in_at(seen.flow)) is not None
+        if (endpoint := openflow.comes_in_at(seen.flow)) is not None
     }
     if not flooding:
         return ok("no guest floods the service")
@@ -98,7 +84,7 @@ def floods(flows: Iterable[Seen], names: Mapping[Endpoint, str]) -> Finding:
 
 
 def foreign_flows(
-    flows: Iterable[Foreign] | None,
+    flows: Iterable[openflow.Foreign] | None,
     ports: Mapping[Endpoint, str],
     *,
     wanted: HostSettings,
@@ -148,14 +134,14 @@ def foreign_flows(
             f"flow, {_deletion(flow, flows, wanted)}",
         )
     if not above:
-        of_ip6 = f", or for TCP/{METADATA_PORT} and neighbour discovery of {listed(ip6)}"
+        of_ip6 = f", or for TCP/{pipeline.METADATA_PORT} and neighbour discovery of {listed(ip6)}"
         yield ok(
             f"no other program's flow in table {table} precedes dfmeta's hooks for "
-            f"TCP/{METADATA_PORT} and ARP of {wanted.ip}{of_ip6 if ip6 else ''}"
+            f"TCP/{pipeline.METADATA_PORT} and ARP of {wanted.ip}{of_ip6 if ip6 else ''}"
         )
 
 
-def _awaiting_activation(flows: Iterable[Foreign]) -> frozenset[int]:
+def _awaiting_activation(flows: Iterable[openflow.Foreign]) -> frozenset[int]:
     """Return the ofports of ports whose guests are about to arrive by live migration.
 
     OVN drops what such a port sends, but for its announcements (OVN 22.09 and later,
@@ -171,7 +157,9 @@ def _awaiting_activation(flows: Iterable[Foreign]) -> frozenset[int]:
     return frozenset(dropped & announced)
 
 
-def _deletion(flow: Foreign, flows: Iterable[Foreign], wanted: HostSettings) -> str:
+def _deletion(
+    flow: openflow.Foreign, flows: Iterable[openflow.Foreign], wanted: HostSettings
+) -> str:
     """Return the command that deletes *flow* alone: many flows may share a cookie, 0 above all."""
     table = wanted.layout.classification_table
     if sum(other.cookie == flow.cookie for other in flows) == 1:
@@ -184,12 +172,12 @@ def _deletion(flow: Foreign, flows: Iterable[Foreign], wanted: HostSettings) -> 
     )
 
 
-def _deletion_by_cookie(bridge: str, flow: Foreign) -> str:
+def _deletion_by_cookie(bridge: str, flow: openflow.Foreign) -> str:
     return f'`ovs-ofctl del-flows {bridge} "cookie={flow.cookie:#x}/-1,table={flow.table}"`'
 
 
 def mappings(
-    snapshot: Snapshot, flows: Iterable[Foreign] | None, meta: MetaSide
+    snapshot: Snapshot, flows: Iterable[openflow.Foreign] | None, meta: MetaSide
 ) -> Iterator[Finding]:
     """Check that no other program configures the second bridge or has flows that matter there.
 
@@ -228,7 +216,10 @@ def _mapped(snapshot: Snapshot, name: str, remedy: str) -> Finding | None:
 
 
 def _before(
-    flows: tuple[Foreign, ...], meta: MetaSide, remedy: str, ofports: tuple[int | None, ...]
+    flows: tuple[openflow.Foreign, ...],
+    meta: MetaSide,
+    remedy: str,
+    ofports: tuple[int | None, ...],
 ) -> Finding | None:
     """Return a fault if a flow of another program may take frames before dfmeta's flows.
 
@@ -238,11 +229,11 @@ def _before(
     least = {
         layout.number(stage): layout.priority(purpose)
         for stage, purpose in (
-            (Stage.META_CLASSIFY, Purpose.META_FROM_PATCH),
-            (Stage.META_SOURCE, Purpose.META_SOURCE),
-            (Stage.META_PROXY, Purpose.META_TO_PROXY),
-            (Stage.META_NEIGHBOURS, Purpose.META_KEY_ARP),
-            (Stage.META_REPLY, Purpose.META_REPLY),
+            (pipeline.Stage.META_CLASSIFY, pipeline.Purpose.META_FROM_PATCH),
+            (pipeline.Stage.META_SOURCE, pipeline.Purpose.META_SOURCE),
+            (pipeline.Stage.META_PROXY, pipeline.Purpose.META_TO_PROXY),
+            (pipeline.Stage.META_NEIGHBOURS, pipeline.Purpose.META_KEY_ARP),
+            (pipeline.Stage.META_REPLY, pipeline.Purpose.META_REPLY),
         )
     }
     taking = [
@@ -262,10 +253,10 @@ def _before(
     )
 
 
-def _normal(flows: tuple[Foreign, ...], meta: MetaSide, remedy: str) -> Finding | None:
+def _normal(flows: tuple[openflow.Foreign, ...], meta: MetaSide, remedy: str) -> Finding | None:
     """Return a warning if another program forwards frames on the second bridge."""
     normal = [flow for flow in flows if _NORMAL in flow.actions]
-    least = meta.layout.priority(Purpose.META_OTHER_DROP)
+    least = meta.layout.priority(pipeline.Purpose.META_OTHER_DROP)
     if not normal or any(flow.priority >= least for flow in normal):
         return None
     flow = normal[0]
@@ -282,16 +273,16 @@ _OTHER_PROTOCOLS: Final = ("icmp", "nd_", "ipv6_nd_", "udp", "sctp", "pbb", "mpl
 """Prefixes of the fields that none of these packets has; it has those that it needs by name."""
 _OTHER_VERSIONS: Final = {4: ("ipv6",), 6: ("ipv4", "arp")}
 _Packet = Mapping[str, int | str]
-_ARP: Final[_Packet] = {"eth_type": ETH_TYPE_ARP, "arp_op": ARP_REQUEST}
+_ARP: Final[_Packet] = {"eth_type": openflow.ETH_TYPE_ARP, "arp_op": openflow.ARP_REQUEST}
 _SOLICITATION: Final[_Packet] = {
-    "eth_type": ETH_TYPE_IPV6,
-    "ip_proto": IPPROTO_ICMPV6,
-    "icmpv6_type": ND_NEIGHBOR_SOLICIT,
+    "eth_type": openflow.ETH_TYPE_IPV6,
+    "ip_proto": openflow.IPPROTO_ICMPV6,
+    "icmpv6_type": openflow.ND_NEIGHBOR_SOLICIT,
     "icmpv6_code": 0,
 }
 
 
-def takes(match: Mapping[str, Value], endpoints: Collection[Endpoint], *, ip: str) -> bool:
+def takes(match: Mapping[str, openflow.Value], endpoints: Collection[Endpoint], *, ip: str) -> bool:
     """Return whether *match* takes a guest's TCP to port 80 of *ip*, or its request for the MAC.
 
     :param endpoints: endpoints of guests.
@@ -312,7 +303,7 @@ def takes(match: Mapping[str, Value], endpoints: Collection[Endpoint], *, ip: st
     return any(
         fits({"vlan_vid": tci, "vlan_tci": tci, **packet}, numbers)
         for vid, numbers in ofports.items()
-        for tci in (TAGGED | vid if vid else UNTAGGED,)
+        for tci in (openflow.TAGGED | vid if vid else openflow.UNTAGGED,)
         for packet in _packets(ip)
     )
 
@@ -322,7 +313,7 @@ def _packets(ip: str) -> Iterator[_Packet]:
     address = ip_address(ip)
     family = family_of(address.version)
     to_service: _Packet = {"eth_type": family.eth_type, family.destination: ip}
-    yield {**to_service, "ip_proto": IPPROTO_TCP, "tcp_dst": METADATA_PORT}
+    yield {**to_service, "ip_proto": openflow.IPPROTO_TCP, "tcp_dst": pipeline.METADATA_PORT}
     if not isinstance(address, IPv6Address):
         yield {**_ARP, family.target: ip}
         return
@@ -332,7 +323,11 @@ def _packets(ip: str) -> Iterator[_Packet]:
 
 
 def _fits(
-    name: str, value: Value, packet: _Packet, ofports: Collection[int], absent: tuple[str, ...]
+    name: str,
+    value: openflow.Value,
+    packet: _Packet,
+    ofports: Collection[int],
+    absent: tuple[str, ...],
 ) -> bool:
     """Return whether a packet that comes in at one of *ofports* may have the value of a field.
 
@@ -347,7 +342,7 @@ def _fits(
     return not name.startswith(absent)
 
 
-def _matches(value: Value, actual: int | str) -> bool:
+def _matches(value: openflow.Value, actual: int | str) -> bool:
     wanted, mask = value if isinstance(value, tuple) else (value, None)
     bits = -1 if mask is None else _number(mask)
     return _number(wanted) & bits == _number(actual) & bits

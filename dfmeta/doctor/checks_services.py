@@ -18,8 +18,7 @@ from dfmeta.doctor.facts import KnownPort
 from dfmeta.doctor.finding import Finding, listed, ok, unknown, wrong
 from dfmeta.errors import TokenFileError
 from dfmeta.proxy.backends.nova_requests import NovaFact
-from dfmeta.store.db import HEAD
-from dfmeta.store.db.database_facts import DatabaseFacts
+from dfmeta.store.db import HEAD, database_facts
 
 if TYPE_CHECKING:
     from dfmeta.store.auth.tokens import StaticToken
@@ -230,7 +229,7 @@ class LookupFacts:
     """The answer's Date header, unparsed."""
 
 
-def store(facts: DatabaseFacts, *, running: bool) -> Finding:
+def store(facts: database_facts.DatabaseFacts, *, running: bool) -> Finding:
     """Check that the store's database answers.
 
     :param running: the daemon runs, and so has made its file.
@@ -256,7 +255,7 @@ def store(facts: DatabaseFacts, *, running: bool) -> Finding:
     return ok(f"{facts.shown} answers")
 
 
-def store_schema(facts: DatabaseFacts, *, running: bool) -> Finding:
+def store_schema(facts: database_facts.DatabaseFacts, *, running: bool) -> Finding:
     """Check that the database has the schema of this dfmeta."""
     if facts.revision == HEAD:
         return ok(f"the schema is {HEAD}, this dfmeta's own")
@@ -275,7 +274,7 @@ def store_schema(facts: DatabaseFacts, *, running: bool) -> Finding:
     return ok(f"the database is empty; dfmeta-agent migrates it to {HEAD} at its start")
 
 
-def store_files(facts: DatabaseFacts, owners: Owners) -> Finding:
+def store_files(facts: database_facts.DatabaseFacts, owners: Owners) -> Finding:
     """Check that only the owner can access the database's files.
 
     They contain user-data and passwords of guests.

@@ -9,8 +9,7 @@ from typing import Final
 
 from dfmeta.doctor.facts import HostSettings
 from dfmeta.doctor.finding import NEARLY_FULL, Finding, listed, ok, unknown, wrong
-from dfmeta.host.host_facts import LimitFacts
-from dfmeta.host.system import ConntrackFacts, NetworkdFacts, OvnMetadataFacts
+from dfmeta.host import host_facts, system
 from dfmeta.ovsdb.rows import Snapshot
 
 ONE_GUESTS_SHARE: Final = 0.5
@@ -27,7 +26,7 @@ REMOVE_OVN_DEVICES: Final = (
 )
 
 
-def somaxconn(limits: LimitFacts, *, backlog: int) -> Finding:
+def somaxconn(limits: host_facts.LimitFacts, *, backlog: int) -> Finding:
     """Check that the listener's queue has room for guests that boot at the same time.
 
     :param backlog: length of the queue that the listener requests, in connections.
@@ -41,7 +40,7 @@ def somaxconn(limits: LimitFacts, *, backlog: int) -> Finding:
     return ok(f"the listener's queue has room for {backlog} connections")
 
 
-def syncookies(limits: LimitFacts) -> Finding:
+def syncookies(limits: host_facts.LimitFacts) -> Finding:
     """Check that guests are answered while the listener's queue is full."""
     if not limits.syncookies:
         return wrong(
@@ -51,7 +50,7 @@ def syncookies(limits: LimitFacts) -> Finding:
     return ok(f"net.ipv4.tcp_syncookies is {limits.syncookies}")
 
 
-def conntrack(facts: ConntrackFacts, *, rate: int) -> Finding:
+def conntrack(facts: system.ConntrackFacts, *, rate: int) -> Finding:
     """Check that the host's connection tracking has room: a new connection needs an entry.
 
     A small table is not a fault as long as it has never been full: the ``ok`` line says how many
@@ -88,7 +87,7 @@ def conntrack(facts: ConntrackFacts, *, rate: int) -> Finding:
     return ok(f"{taken}; one guest can fill the table: {more} makes it large enough")
 
 
-def neighbours(limits: LimitFacts) -> Finding:
+def neighbours(limits: host_facts.LimitFacts) -> Finding:
     """Check that the neighbour table has room.
 
     If it is full, the host reaches no further neighbour, and so perhaps not Nova.
@@ -104,7 +103,7 @@ def neighbours(limits: LimitFacts) -> Finding:
     return ok(f"{count} of {room} entries of the neighbour table are taken")
 
 
-def local_ports(limits: LimitFacts, *, needed: int) -> Finding:
+def local_ports(limits: host_facts.LimitFacts, *, needed: int) -> Finding:
     """Check that there are enough local TCP ports for the daemon's connections to the backend.
 
     :param needed: guests' connections that may wait for an answer at the same time.
@@ -168,7 +167,7 @@ def clock(
         yield ok("the clock is not synchronised (adjtimex), and nothing here depends on it")
 
 
-def networkd(facts: NetworkdFacts, tap: str) -> Finding:
+def networkd(facts: system.NetworkdFacts, tap: str) -> Finding:
     """Check that systemd-networkd does not remove dfmeta's addresses, rules and route."""
     if not facts.running:
         return ok("systemd-networkd does not run")
@@ -204,7 +203,7 @@ def network_manager(managed: bool | None, tap: str) -> Finding:
 
 
 def ovn_metadata(
-    facts: OvnMetadataFacts, snapshot: Snapshot, wanted: HostSettings
+    facts: system.OvnMetadataFacts, snapshot: Snapshot, wanted: HostSettings
 ) -> Finding | None:
     """Check that OVN does not lead requests to a metadata agent that is gone; None: it had none.
 

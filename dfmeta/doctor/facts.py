@@ -12,18 +12,9 @@ from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network
 from typing import TYPE_CHECKING
 
+from dfmeta import model
 from dfmeta.flows.pipeline import BR_META, Layout
 from dfmeta.identity.key import IN_PORT, Keys
-from dfmeta.model import (
-    WIRED,
-    Binding,
-    Endpoint,
-    GuestAddress,
-    MetaNames,
-    NextHop,
-    PortKind,
-    PortState,
-)
 
 if TYPE_CHECKING:
     # The commands read facts without os-ken.
@@ -35,7 +26,7 @@ if TYPE_CHECKING:
 class MetaSide:
     """The second bridge that the configuration asks for: ``identity_scheme = meta_ip``."""
 
-    names: MetaNames
+    names: model.MetaNames
     vlan: int
     """VLAN id of answers on that bridge."""
     socket: str
@@ -136,7 +127,7 @@ class KnownPort:
 
     name: str
     ofport: int | None
-    state: PortState
+    state: model.PortState
     instance: str = ""
     iface_id: str = ""
     mac: str = ""
@@ -146,7 +137,7 @@ class KnownPort:
     """Name that its owner chose; empty if the port comes from OVSDB, which does not have names."""
     record_names: tuple[str, ...] = ()
     """Name and host name in its record; empty if it has none, or they were not asked for."""
-    addresses: Mapping[int, GuestAddress] = field(default_factory=dict)
+    addresses: Mapping[int, model.GuestAddress] = field(default_factory=dict)
     """Slot, as in :mod:`dfmeta.identity.key` → address; empty if the port comes from OVSDB, which
     does not have addresses."""
     cut: Cut | None = None
@@ -161,20 +152,20 @@ class KnownPort:
     """First key, from the running daemon; empty if it has none, or the port comes from OVSDB."""
     label: str = ""
     """Meta MAC of that key; empty where keys have none."""
-    next_hops: tuple[NextHop, ...] | None = ()
+    next_hops: tuple[model.NextHop, ...] | None = ()
     """The guest next hops that have flows; None: Neutron has not been asked for them yet."""
     next_hop_faults: tuple[str, ...] = ()
     """The guest next hops that are left out, each with its cause."""
     key6: str = ""
     """First key of IPv6, as ``key``."""
-    kind: PortKind = PortKind.PORT
+    kind: model.PortKind = model.PortKind.PORT
     segmentation_id: int = 0
     """VLAN id of a subport on its trunk, as in :attr:`~dfmeta.model.Port.segmentation_id`."""
     parent: str = ""
     """Name of the port of a subport's parent; empty: not a subport, or not known."""
     subport_faults: tuple[str, ...] = ()
     """The entries of its list of subports that do not count, each with its cause."""
-    binding: Binding | None = None
+    binding: model.Binding | None = None
     """The source addresses that its frames have to have; None: any."""
 
     @property
@@ -183,14 +174,14 @@ class KnownPort:
         return tuple(dict.fromkeys(filter(None, (self.instance_name, *self.record_names))))
 
     @property
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> model.Endpoint:
         """Its endpoint; with ofport 0, which no port has, while it has no port number."""
-        return Endpoint(self.ofport or 0, self.vid)
+        return model.Endpoint(self.ofport or 0, self.vid)
 
     @property
     def wired(self) -> bool:
         """Whether the switch has to have flows for this port."""
-        return self.ofport is not None and self.state in WIRED
+        return self.ofport is not None and self.state in model.WIRED
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dfmeta.apps.switch_facts import BridgeFlows, read_flows
+from dfmeta.doctor import facts, find_port
 from dfmeta.doctor.agent import Agent, set_owners
-from dfmeta.doctor.facts import HostSettings, KnownPort
-from dfmeta.doctor.find_port import ovsdb_ports
 from dfmeta.errors import NotRunningError, SwitchError
 from dfmeta.flows import meta_bridge
 from dfmeta.flows.integration_bridge import ServedEndpoint, Tap, fixed_flows, guest_flows
@@ -78,7 +77,7 @@ class FlowEntry:
 _ByKey = Mapping[tuple[Purpose, tuple[tuple[str, Value], ...]], Flow]
 
 
-def wanted_flows(ports: Iterable[KnownPort], tap: Tap | MetaTap) -> tuple[Flow, ...]:
+def wanted_flows(ports: Iterable[facts.KnownPort], tap: Tap | MetaTap) -> tuple[Flow, ...]:
     """Return all desired flows of one bridge, of guests that do not flood.
 
     :param tap: the port of the integration bridge that leads to the proxy, or those of the second
@@ -92,7 +91,7 @@ def wanted_flows(ports: Iterable[KnownPort], tap: Tap | MetaTap) -> tuple[Flow, 
     return (*fixed_flows(tap), *chain.from_iterable(groups))
 
 
-def _guests(ports: Iterable[KnownPort]) -> Iterator[ServedEndpoint]:
+def _guests(ports: Iterable[facts.KnownPort]) -> Iterator[ServedEndpoint]:
     for port in ports:
         if port.wired and port.ofport is not None:
             yield ServedEndpoint(
@@ -207,7 +206,7 @@ def _entry(seen: Seen, state: FlowState, layout: Layout, keys: Keys) -> FlowEntr
     )
 
 
-def tap_of(wanted: HostSettings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> Tap | None:
+def tap_of(wanted: facts.HostSettings, snapshot: Snapshot, *, ip6: tuple[str, ...]) -> Tap | None:
     """Return tap-metadata as the flows address it; None while a part of it is unknown.
 
     With a second bridge, it is the patch port to that bridge.
@@ -234,7 +233,7 @@ def tap_of(wanted: HostSettings, snapshot: Snapshot, *, ip6: tuple[str, ...]) ->
 
 
 def meta_tap_of(
-    wanted: HostSettings, snapshot: Snapshot, *, ip6: tuple[str, ...]
+    wanted: facts.HostSettings, snapshot: Snapshot, *, ip6: tuple[str, ...]
 ) -> MetaTap | None:
     """Return the ports of the second bridge as its flows address them.
 
@@ -264,7 +263,7 @@ def meta_tap_of(
 class FlowComparison:
     """The flows of all bridges, compared with the daemon's desired flows."""
 
-    ports: tuple[KnownPort, ...]
+    ports: tuple[facts.KnownPort, ...]
     rows: tuple[FlowEntry, ...]
     problems: Mapping[str, str]
     """Bridge → why its flows could not be compared."""
@@ -276,7 +275,7 @@ class FlowComparison:
         return tuple(row for row in self.rows if row.bridge == bridge)
 
 
-def compare(agent: Agent, wanted: HostSettings, snapshot: Snapshot) -> FlowComparison:
+def compare(agent: Agent, wanted: facts.HostSettings, snapshot: Snapshot) -> FlowComparison:
     """Read the switch and compare its flows with the daemon's desired flows.
 
     :raises SwitchError: when the integration bridge does not answer.
@@ -305,7 +304,7 @@ def compare(agent: Agent, wanted: HostSettings, snapshot: Snapshot) -> FlowCompa
     return compared
 
 
-def _read(wanted: HostSettings) -> tuple[dict[str, BridgeFlows], dict[str, SwitchError]]:
+def _read(wanted: facts.HostSettings) -> tuple[dict[str, BridgeFlows], dict[str, SwitchError]]:
     """Read the flows of each bridge; see :class:`FlowComparison`."""
     readings: dict[str, BridgeFlows] = {}
     unread: dict[str, SwitchError] = {}
@@ -320,14 +319,14 @@ def _read(wanted: HostSettings) -> tuple[dict[str, BridgeFlows], dict[str, Switc
 
 
 def _desired(
-    agent: Agent, wanted: HostSettings, snapshot: Snapshot
-) -> tuple[tuple[KnownPort, ...], dict[str, tuple[Flow, ...]], dict[str, str]]:
+    agent: Agent, wanted: facts.HostSettings, snapshot: Snapshot
+) -> tuple[tuple[facts.KnownPort, ...], dict[str, tuple[Flow, ...]], dict[str, str]]:
     """Return the ports, bridge → its desired flows, and bridge → why these are not known."""
     try:
         ports, ip6 = agent.ports(wanted.keys), agent.served_ip6()
     except NotRunningError as error:
         problem = f"dfmeta-agent does not answer at {wanted.admin}: {error.fields['cause']}"
-        ports = ovsdb_ports(snapshot, wanted.bridge)
+        ports = find_port.ovsdb_ports(snapshot, wanted.bridge)
         return ports, {}, dict.fromkeys(wanted.sides, problem)
     taps: dict[str, tuple[Tap | MetaTap | None, str]] = {
         wanted.bridge: (tap_of(wanted, snapshot, ip6=ip6), wanted.tap)

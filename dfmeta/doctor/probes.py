@@ -20,7 +20,7 @@ from dfmeta.apps.switch_facts import (
     read_bits,
     read_flows,
 )
-from dfmeta.doctor import checks_switch
+from dfmeta.doctor import checks_host, checks_switch, flow_diff
 from dfmeta.doctor.agent import Agent, DaemonFacts
 from dfmeta.doctor.checks_daemon import (
     DiskFacts,
@@ -32,18 +32,15 @@ from dfmeta.doctor.checks_daemon import (
     SecretFile,
     engine_facts,
 )
-from dfmeta.doctor.checks_host import Chain, read_chains
 from dfmeta.doctor.checks_trunks import AttachmentFacts, AttachmentOptions, attached
 from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide, PathFacts
 from dfmeta.doctor.find_port import ovsdb_ports, with_cuts
 from dfmeta.doctor.finding import CheckStatus, Finding, unknown
-from dfmeta.doctor.flow_diff import SETTLE_TRIES, FlowComparison, compare
 from dfmeta.doctor.services import ServiceOptions, Services
 from dfmeta.errors import HostError, NotRunningError, OvsdbError, SwitchError
 from dfmeta.flows.family import Family
 from dfmeta.flows.port_down import Cut, PortBits, cut_of
-from dfmeta.host import ipv6
-from dfmeta.host.host_facts import HostFacts, read_host
+from dfmeta.host import host_facts, ipv6, system
 from dfmeta.host.process import (
     ChildFacts,
     ProcessFacts,
@@ -52,7 +49,6 @@ from dfmeta.host.process import (
     read_process,
     read_sockets,
 )
-from dfmeta.host.system import runs
 from dfmeta.model import Endpoint
 from dfmeta.ovsdb.external_ids import own_ids
 from dfmeta.ovsdb.rows import RESTORE_WAIT, Interface, Snapshot
@@ -106,7 +102,7 @@ class Inspection:
         self.options = options
         self.agent = agent
         self.root = root
-        self._hosts: dict[int, HostFacts | HostError] = {}
+        self._hosts: dict[int, host_facts.HostFacts | HostError] = {}
 
     def begin(self) -> None:
         """Query other services, which answer while doctor checks this host."""
@@ -357,10 +353,10 @@ class Inspection:
         return checks_switch.fail_mode(bridge, trace)
 
     @cached_property
-    def compared(self) -> FlowComparison | SwitchError:
+    def compared(self) -> flow_diff.FlowComparison | SwitchError:
         """The flows of all bridges, compared with the desired flows."""
         try:
-            return compare(self.agent, self.wanted, self.snapshot)
+            return flow_diff.compare(self.agent, self.wanted, self.snapshot)
         except SwitchError as error:
             return error
 
@@ -400,7 +396,7 @@ class Inspection:
     def settled_ids(self) -> Finding:
         """Return the verdict on the Meta IPs in OVSDB, which the daemon may write meanwhile."""
         ports = self.ports
-        for _ in range(SETTLE_TRIES):
+        for _ in range(flow_diff.SETTLE_TRIES):
             try:
                 rows = read_snapshot(self.wanted.ovsdb).interfaces
                 here = (row for row in rows if row.bridge == self.wanted.bridge)
@@ -442,7 +438,7 @@ class Inspection:
 
     # The host
 
-    def host(self, family: Family) -> HostFacts:
+    def host(self, family: Family) -> host_facts.HostFacts:
         """Return the kernel's side of the packet path in one version of IP.
 
         :raises HostError: when the kernel does not answer.
@@ -451,7 +447,7 @@ class Inspection:
         if facts is None:
             wanted = self.wanted.over(family)
             try:
-                facts = read_host(
+                facts = host_facts.read_host(
                     wanted.tap,
                     wanted.host_ip,
                     table=wanted.route_table,
@@ -485,14 +481,14 @@ class Inspection:
         return bool(self.wanted.ip6) and self.lack_of_ip6 is None
 
     @cached_property
-    def chains(self) -> tuple[Chain, ...] | None:
+    def chains(self) -> tuple[checks_host.Chain, ...] | None:
         """The packet filter's base chains that drop; None if no program can list them."""
-        return read_chains()
+        return checks_host.read_chains()
 
     @cached_property
     def firewalld(self) -> bool:
         """Whether firewalld runs."""
-        return runs("firewalld", self.root)
+        return system.runs("firewalld", self.root)
 
     @property
     def restore_wait(self) -> Finding:

@@ -20,87 +20,86 @@ from dfmeta.doctor import (
     checks_switch,
     checks_system,
     checks_trunks,
+    finding,
+    probes,
 )
-from dfmeta.doctor.check import Check, both
-from dfmeta.doctor.finding import Finding, wrong
-from dfmeta.doctor.probes import Inspection
 from dfmeta.flows.family import IPV4, IPV6
 from dfmeta.host.system import own_route, read_networkd, read_ovn_metadata
 from dfmeta.http.limits import BACKLOG
 
 
-def examine(inspection: Inspection) -> Iterator[Finding]:
+def examine(inspection: probes.Inspection) -> Iterator[finding.Finding]:
     """Run every check."""
     inspection.begin()
     for row in CHECKS:
         yield from row.findings(inspection)
 
 
-def run(inspection: Inspection, names: Iterable[str]) -> Iterator[Finding]:
+def run(inspection: probes.Inspection, names: Iterable[str]) -> Iterator[finding.Finding]:
     """Run the checks of these names, in their order."""
     by_name = {row.name: row for row in CHECKS}
     for name in names:
         yield from by_name[name].findings(inspection)
 
 
-CHECKS: Final[tuple[Check, ...]] = (
-    Check(
+CHECKS: Final[tuple[check.Check, ...]] = (
+    check.Check(
         "user",
         "doctor does not run as root: other lines may then be wrong or unknown only because this "
         "user may not read everything.",
         run=lambda of: checks_daemon.user(os.geteuid()),
     ),
-    Check(
+    check.Check(
         "daemon",
         "dfmeta-agent does not run, hangs or is not ready, or another program listens at "
         "``admin_listen``. The line names the missing parts.",
         run=lambda of: checks_daemon.daemon(of.daemon, of.wanted),
     ),
-    Check(
+    check.Check(
         "configuration",
         "A name in dfmeta's groups of the files is not an option, or the daemon runs with other "
         "values or other files (`The daemon's values`_).",
         run=lambda of: checks_daemon.configuration(of.options.compared, running=of.running),
         page="configuration",
     ),
-    Check(
+    check.Check(
         "state_path",
         "``state_path`` does not exist, cannot be read, or is open to other users; it or a file in "
         "it belongs to another user than root or the daemon's; or ``token.key`` is damaged.",
         run=lambda of: checks_daemon.state_path(of.folder, of.wanted.state_path, owners=of.owners),
     ),
-    Check(
+    check.Check(
         "secret-files",
         "All users may read or change a file that contains a secret or is one, or the user of "
         "workers owns it.",
         run=lambda of: checks_daemon.secret_files(of.secret_files),
     ),
-    Check(
+    check.Check(
         "disk",
         "The disk of ``state_path`` has less than 256 MiB, or less than a fiftieth of a smaller "
         "disk, or room for fewer than 100 files.",
         run=lambda of: checks_daemon.disk(of.disk, of.wanted.state_path) if of.disk else None,
     ),
-    Check(
+    check.Check(
         "version",
         "Another version of dfmeta is installed than runs.",
         run=check.version,
         page="upgrade",
     ),
-    Check(
+    check.Check(
         "permissions",
         "The daemon's process lacks a capability that it or its workers need.",
         needs=("process",),
         run=lambda of: checks_daemon.permissions(of.process, workers=of.options.workers),
         page="install",
     ),
-    Check(
+    check.Check(
         "sockets",
         "The daemon may not connect to OVSDB's socket or to a bridge's management socket.",
         needs=("process",),
         run=lambda of: checks_daemon.sockets(of.process, of.sockets),
     ),
-    Check(
+    check.Check(
         "open-files",
         "The daemon may open fewer files than ``[guest_limits] connections`` needs: two for each "
         "connection, and 256 more.",
@@ -108,14 +107,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=lambda of: checks_daemon.open_files(of.process, of.options.connections),
         page="limits",
     ),
-    Check(
+    check.Check(
         "workers",
         "Fewer worker processes are alive than ``proxy_workers``.",
         only=("workers",),
         needs=("process",),
         run=lambda of: checks_daemon.workers(of.process, of.options.workers),
     ),
-    Check(
+    check.Check(
         "account",
         "Another program runs as the user of haproxy or of the workers: it can read secrets of "
         "guests and take their connections.",
@@ -123,14 +122,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=check.account,
         page="install",
     ),
-    Check(
+    check.Check(
         "haproxy",
         "The program ``[haproxy] binary`` is missing, too old or does not run; a warning: another "
         "version runs than is installed.",
         only=("haproxy",),
         run=check.haproxy,
     ),
-    Check(
+    check.Check(
         "haproxy-process",
         "No haproxy runs, it does not answer the daemon, it has privileges, or it runs with a "
         "former configuration. A warning for an hour: it was started again after a fault.",
@@ -138,21 +137,21 @@ CHECKS: Final[tuple[Check, ...]] = (
         needs=("haproxy",),
         run=check.haproxy_process,
     ),
-    Check(
+    check.Check(
         "haproxy-files",
         "haproxy has opened all the files that it may; a warning at 90 % of them.",
         only=("haproxy",),
         needs=("haproxy", "haproxy-process"),
         run=lambda of: checks_daemon.haproxy_files(of.engine, of.child) if of.child else None,
     ),
-    Check(
+    check.Check(
         "haproxy-connections",
         "Guests have as many connections as ``[haproxy] maxconn``; a warning at 90 %.",
         only=("haproxy",),
         needs=("haproxy",),
         run=lambda of: checks_daemon.haproxy_connections(of.engine),
     ),
-    Check(
+    check.Check(
         "haproxy-map",
         "In three readings, haproxy's map lacks entries of the daemon's guests, or has others. The "
         "line has their numbers.",
@@ -160,41 +159,41 @@ CHECKS: Final[tuple[Check, ...]] = (
         needs=("haproxy",),
         run=lambda of: checks_daemon.haproxy_map(of.engine),
     ),
-    Check(
+    check.Check(
         "ovsdb",
         "OVSDB does not answer at ``ovsdb_connection``.",
         run=lambda of: checks_switch.ovsdb(of.ovsdb_cause, of.wanted),
     ),
-    Check(
+    check.Check(
         "vswitchd",
         "ovs-vswitchd does not answer on its control socket.",
         run=lambda of: checks_switch.vswitchd(*of.vswitchd),
     ),
-    Check(
+    check.Check(
         "ovs-version",
         "ovs-vswitchd is older than 2.9.",
         run=lambda of: checks_switch.ovs_version(of.vswitchd[0]),
     ),
-    Check(
+    check.Check(
         "bridge",
         "OVSDB has no bridge ``integration_bridge``.",
         needs=("ovsdb",),
         run=lambda of: checks_switch.bridge(of.snapshot.bridge(of.wanted.bridge), of.wanted),
     ),
-    Check(
+    check.Check(
         "tap",
         "The port of tap-metadata is missing, on another bridge, made by another program, without "
         "a port number, or cut off by ``no-receive`` or ``no-forward``.",
         needs=("ovsdb",),
         run=lambda of: checks_switch.tap(of.tap, of.snapshot, wanted=of.wanted, cut=of.tap_cut),
     ),
-    Check(
+    check.Check(
         "tap-vlan",
         "That port has another tag or VLAN mode: flooded frames reach it.",
         needs=("ovsdb", "tap"),
         run=lambda of: checks_switch.vlan([of.tap] if of.tap is not None else []),
     ),
-    Check(
+    check.Check(
         "meta-bridge",
         "The bridge ``meta_bridge`` is missing, its ``fail_mode`` is not ``secure``, its datapath "
         "is not that of ``integration_bridge``, or its flows cannot be read. A bridge of others, "
@@ -205,7 +204,7 @@ CHECKS: Final[tuple[Check, ...]] = (
             of.snapshot, of.wanted, of.meta, cause=of.meta_reading[1]
         ),
     ),
-    Check(
+    check.Check(
         "meta-patch",
         "A patch port between the bridges is missing, on another bridge, without its peer or a "
         "port number, or cut off.",
@@ -213,7 +212,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         needs=("ovsdb",),
         run=lambda of: checks_switch.meta_patch(of.snapshot, of.wanted, of.meta, of.bits),
     ),
-    Check(
+    check.Check(
         "meta-patch-vlan",
         "A patch port has another tag or VLAN mode: flooded frames reach the other bridge.",
         only=("meta",),
@@ -222,7 +221,7 @@ CHECKS: Final[tuple[Check, ...]] = (
             checks_switch.patch_ports(of.snapshot, of.wanted, of.meta)
         ),
     ),
-    Check(
+    check.Check(
         "meta-mappings",
         "Flows of another program on ``meta_bridge`` may take guests' packets before dfmeta's. A "
         "warning: ``bridge_mappings`` of OVN or Neutron name that bridge, or another program has a "
@@ -231,18 +230,18 @@ CHECKS: Final[tuple[Check, ...]] = (
         needs=("ovsdb",),
         run=check.mappings,
     ),
-    Check(
+    check.Check(
         "socket",
         "The bridge's management socket accepts no connection.",
         run=lambda of: checks_switch.socket(of.socket_cause, of.wanted),
     ),
-    Check(
+    check.Check(
         "openflow",
         "The bridge does not support OpenFlow 1.3, or does not answer.",
         needs=("socket",),
         run=lambda of: checks_switch.openflow(of.openflow_cause, of.wanted),
     ),
-    Check(
+    check.Check(
         "fail-mode",
         "No controller of the bridge answers, its ``fail_mode`` is not ``secure``, and a flow of "
         "Open vSwitch itself, which no dump shows, takes all packets (fail open); a warning before "
@@ -250,7 +249,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         needs=("ovsdb",),
         run=lambda of: of.fail_mode,
     ),
-    Check(
+    check.Check(
         "foreign-flows",
         "A flow of another program in ``classification_table``, at ``hook_priority`` or above, "
         "takes guests' packets to a metadata address or their requests for its MAC. OVN's drop at "
@@ -258,7 +257,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         needs=("switch",),
         run=check.foreign_flows,
     ),
-    Check(
+    check.Check(
         "flows",
         "Flows of dfmeta are missing, changed or stray, compared with those that the daemon "
         "desires; ``dfmeta flows`` shows each.",
@@ -266,7 +265,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=check.flows,
         page="pipeline",
     ),
-    Check(
+    check.Check(
         "floods",
         "A warning: the switch drops the SYNs of a guest that sends too many. Other guests are "
         "served.",
@@ -274,22 +273,22 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=lambda of: checks_flows.floods(of.reading.dumped if of.reading else (), of.names),
         page="limits",
     ),
-    Check(
+    check.Check(
         "host",
         "The kernel's addresses, rules and routes cannot be read.",
         run=lambda of: (
-            wrong(cause, "run doctor as root, in the host's own network namespace")
+            finding.wrong(cause, "run doctor as root, in the host's own network namespace")
             if (cause := of.host_cause(IPV4))
             else None
         ),
     ),
-    Check(
+    check.Check(
         "device",
         "The device of tap-metadata is missing, down, or not held by ovs-vswitchd.",
         needs=("kernel",),
         run=lambda of: checks_host.device(of.host(IPV4), of.wanted),
     ),
-    Check(
+    check.Check(
         "ipv6",
         "A warning: a setting of the host prevents IPv6 on that device (the boot option "
         "``ipv6.disable``, ``disable_ipv6``, an MTU below 1280), so guests are served over IPv4 "
@@ -298,68 +297,68 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=lambda of: checks_host.ipv6(of.lack_of_ip6) if of.lack_of_ip6 is not None else None,
         page="ipv6-only",
     ),
-    *both(
+    *check.both(
         "address",
         "The device lacks the address of the proxy's listener, ``host_ip``; or another device has "
         "it too, and answers to guests leave by that one.",
         lambda host, wanted, of: checks_host.address(host, wanted),
     ),
-    *both(
+    *check.both(
         "rule-from",
         "The rule is missing that sends packets from ``host_ip`` to ``route_table``. No line with "
         "``identity_scheme = meta_ip``.",
         lambda host, wanted, of: checks_host.rule(host, wanted, "from"),
     ),
-    *both(
+    *check.both(
         "rule-oif",
         "The rule is missing that sends packets that leave by tap-metadata to ``route_table``. No "
         "line with ``identity_scheme = meta_ip``.",
         lambda host, wanted, of: checks_host.rule(host, wanted, "oif"),
     ),
-    *both(
+    *check.both(
         "route",
         "The default route of ``route_table`` does not lead to tap-metadata; with "
         "``identity_scheme = meta_ip``, the main table's route to the keys.",
         lambda host, wanted, of: checks_host.route(host, wanted),
     ),
-    *both(
+    *check.both(
         "way-back",
         "Rules and route are there, and the kernel sends answers to guests by another device: a "
         "rule or route of another program, or an address of the host, comes first.",
         lambda host, wanted, of: checks_host.way_back(host, wanted),
     ),
-    *both(
+    *check.both(
         "neighbour",
         "The next hop of that route has no permanent MAC.",
         lambda host, wanted, of: checks_host.neighbour(host, wanted),
     ),
-    Check(
+    check.Check(
         "rp_filter",
         "Reverse path filtering drops guests' packets, since the rule ``rule-from`` is missing, "
         "with which it does no harm.",
         needs=("kernel",),
         run=lambda of: checks_host.rp_filter(of.host(IPV4), of.wanted),
     ),
-    Check(
+    check.Check(
         "arp_ignore",
         "``net.ipv4.conf.all.arp_ignore`` is 0: the host answers ARP for ``host_ip`` on its other "
         "network interfaces.",
         needs=("kernel",),
         run=lambda of: checks_host.arp_ignore(of.host(IPV4), of.wanted),
     ),
-    Check(
+    check.Check(
         "checksum",
         "On a userspace datapath, tap-metadata leaves TCP checksums to a network interface, and "
         "none completes them.",
         needs=("ovsdb", "kernel"),
         run=check.checksum,
     ),
-    *both(
+    *check.both(
         "listener",
         "No process listens on ``host_ip`` and ``port``, or another program does.",
         lambda host, wanted, of: checks_host.listener(host, wanted, running=of.running),
     ),
-    *both(
+    *check.both(
         "firewall",
         "Never wrong: the line names firewalld, and the base chains of nftables and iptables that "
         "drop what no rule accepts. The check ``path`` shows whether guests' packets pass.",
@@ -367,7 +366,7 @@ CHECKS: Final[tuple[Check, ...]] = (
             of.chains, wanted.version, firewalld=of.firewalld
         ),
     ),
-    Check(
+    check.Check(
         "flow-restore-wait",
         "``other_config:flow-restore-wait`` is true, so that ovs-vswitchd forwards nothing until a "
         "restart of Open vSwitch has restored the flows; a warning while it forwards: only a start "
@@ -376,7 +375,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=lambda of: of.restore_wait,
         page="upgrade",
     ),
-    Check(
+    check.Check(
         "path",
         "A SYN of dfmeta-agent's own, from the switch to tap-metadata, gets no answer within 2 s, "
         "is refused, or gets one with an incomplete checksum. It takes the path of a guest's SYN "
@@ -385,7 +384,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=lambda of: checks_host.path(of.path, of.wanted, firewalld=of.firewalld),
         page="status",
     ),
-    Check(
+    check.Check(
         "path-ipv6",
         "As ``path``, over IPv6. Readiness does not wait for it.",
         only=("path-ipv6",),
@@ -394,33 +393,33 @@ CHECKS: Final[tuple[Check, ...]] = (
             of.path.over(6), of.wanted.over(IPV6), firewalld=of.firewalld
         ),
     ),
-    Check(
+    check.Check(
         "somaxconn",
         "``net.core.somaxconn`` is below the length of the listener's queue.",
         needs=("kernel",),
         run=lambda of: checks_system.somaxconn(of.host(IPV4).limits, backlog=BACKLOG),
         page="limits",
     ),
-    Check(
+    check.Check(
         "syncookies",
         "``net.ipv4.tcp_syncookies`` is 0.",
         needs=("kernel",),
         run=lambda of: checks_system.syncookies(of.host(IPV4).limits),
         page="limits",
     ),
-    Check(
+    check.Check(
         "conntrack",
         "Nine tenths of the host's conntrack table are taken, or it was full since the host's "
         "start and one guest could take half of it (`Guests' connections in conntrack`_).",
         run=check.conntrack,
     ),
-    Check(
+    check.Check(
         "neighbours",
         "Nine tenths of the neighbour table are taken.",
         needs=("kernel",),
         run=lambda of: checks_system.neighbours(of.host(IPV4).limits),
     ),
-    Check(
+    check.Check(
         "local-ports",
         "``net.ipv4.ip_local_port_range`` has fewer ports than ``[guest_limits] connections``.",
         only=("nova",),
@@ -429,14 +428,14 @@ CHECKS: Final[tuple[Check, ...]] = (
             of.host(IPV4).limits, needed=of.options.connections
         ),
     ),
-    Check(
+    check.Check(
         "networkd",
         "systemd-networkd runs and configures tap-metadata, or removes rules and routes of other "
         "programs; dfmeta-agent adds them again within a second.",
         run=lambda of: checks_system.networkd(read_networkd(of.root, of.wanted.tap), of.wanted.tap),
         page="install",
     ),
-    Check(
+    check.Check(
         "network-manager",
         "NetworkManager runs and manages tap-metadata, as ``nmcli`` reports.",
         run=lambda of: checks_system.network_manager(
@@ -444,7 +443,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         ),
         page="install",
     ),
-    Check(
+    check.Check(
         "ovn-metadata",
         "The devices of OVN's metadata agent are on the bridge, and it does not run: no process "
         "listens at a socket ``metadata_proxy``. No line without the devices.",
@@ -454,7 +453,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         ),
         page="migrate",
     ),
-    Check(
+    check.Check(
         "cloud",
         "The host needs the metadata address itself, as a cloud's guest, and ``host_ip`` is that "
         "address: it has a route of its own to it, or a server answered there before dfmeta's "
@@ -462,7 +461,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=lambda of: checks_system.cloud(own_route(of.wanted.ip, but=of.wanted.tap), of.wanted),
         page="install",
     ),
-    Check(
+    check.Check(
         "nova",
         "A host of Nova's metadata API does not answer a signed request within 3 s, refuses the "
         "signature, ignores dfmeta's headers, has failed, or is not a metadata API.",
@@ -470,70 +469,70 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=lambda of: of.services.nova(),
         page="first-hour-openstack",
     ),
-    Check(
+    check.Check(
         "nova-guests",
         "Nova does not have a guest of this host in the project that dfmeta sends. Up to 10 guests "
         "are tried, failing ones first.",
         only=("nova",),
         run=lambda of: of.services.nova_guests(),
     ),
-    Check(
+    check.Check(
         "source-libvirt",
         "A directory of ``libvirt_xml_path`` cannot be listed, a file cannot be read, or none "
         "exists though the configuration names libvirt.",
         run=lambda of: of.services.libvirt(),
     ),
-    Check(
+    check.Check(
         "source-neutron",
         "Neutron cannot be queried, its account is refused or may not list ports, it shows none of "
         "this host's ports, or has them on a host of another name.",
         run=lambda of: of.services.neutron(),
     ),
-    Check(
+    check.Check(
         "source-ovn",
         "OVN's southbound database has no known address, or cannot be read.",
         run=lambda of: of.services.ovn(of.snapshot.external_ids),
         page="trunks",
     ),
-    Check(
+    check.Check(
         "store",
         "The store's database does not answer, is not a database, or was deleted or truncated "
         "while the daemon runs.",
         run=lambda of: of.services.store(running=of.running),
         page="store-central",
     ),
-    Check(
+    check.Check(
         "store-schema",
         "A newer dfmeta has made the database's schema, or the daemon runs and needs another one. "
         "An older schema is migrated at the next start.",
         run=lambda of: of.services.store_schema(running=of.running),
         page="upgrade",
     ),
-    Check(
+    check.Check(
         "store-files",
         "Users other than the owner may read or write a file of the database, or another user than "
         "the daemon's owns it.",
         run=lambda of: of.services.store_files(),
     ),
-    Check(
+    check.Check(
         "lookup",
         "The upstream store does not answer within 3 s, or refuses the token of lookups.",
         run=lambda of: of.services.lookup(),
         page="store-central",
     ),
-    Check(
+    check.Check(
         "tokens",
         "``[store] token_file`` cannot be read, is open to other users, or has no valid token.",
         run=lambda of: of.services.tokens(),
         page="store-api",
     ),
-    Check(
+    check.Check(
         "clock",
         "The clock of Nova or of the upstream store differs by more than 60 seconds; or this clock "
         "is not synchronised, none of those agrees, and certificates or tokens depend on it.",
         run=check.clock,
     ),
-    Check(
+    check.Check(
         "guests",
         "A guest that has asked since the daemon's start lacks its metadata. There is a line for "
         "each status and reason, four at most.",
@@ -541,7 +540,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=lambda of: checks_guests.guests(of.ports, datetime.now(UTC)),
         page="status",
     ),
-    Check(
+    check.Check(
         "ports",
         "A guest's port is broken, has no instance, no port number or, with Nova, no project; is "
         "cut off by its device, its link or the switch; or its SYNs arrive and no connection "
@@ -552,14 +551,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         ),
         page="runbook",
     ),
-    Check(
+    check.Check(
         "next-hops",
         "A guest next hop is left out: its entry is invalid, or it is an address of the service or "
         "of the guest.",
         needs=("ports",),
         run=lambda of: checks_guests.next_hops(of.ports),
     ),
-    Check(
+    check.Check(
         "trunks",
         "An entry of a list of subports is wrong or has no subport, or a patch of a subport or "
         "parent leads to no trunk. A warning: a parent has no local VLAN, or the MTU of a subport "
@@ -568,7 +567,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=lambda of: checks_trunks.trunks(of.ports, of.snapshot, of.wanted.bridge),
         page="trunks",
     ),
-    Check(
+    check.Check(
         "attachments",
         "An attachment waits for its data plane for more than a minute or lacks it, or the table "
         "cannot be read. A warning: a VM has 90 % of its attachments; one is on a network that is "
@@ -578,14 +577,14 @@ CHECKS: Final[tuple[Check, ...]] = (
         run=check.attachments,
         page="containers",
     ),
-    Check(
+    check.Check(
         "meta-range",
         "All Meta IPs of ``provider_cidr`` are taken, so that a port has none.",
         only=("meta",),
         needs=("daemon",),
         run=lambda of: checks_switch.meta_range(of.ports, of.wanted),
     ),
-    Check(
+    check.Check(
         "meta-ids",
         "In several readings, OVSDB has other Meta IPs than the daemon uses: after a restart the "
         "guests would get others.",
@@ -593,7 +592,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         needs=("daemon",),
         run=lambda of: of.settled_ids(),
     ),
-    Check(
+    check.Check(
         "other-ports",
         "Never wrong: ports of the bridge that could have a guest and have no ids of one, such as "
         "an uplink.",

@@ -12,17 +12,12 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-from dfmeta.doctor import checks_switch
-from dfmeta.doctor.facts import HostSettings, KnownPort, MetaSide
-from dfmeta.doctor.finding import first_fault
+from dfmeta.doctor import checks_switch, facts, finding
 from dfmeta.doctor.flow_diff import meta_tap_of, purpose_name
 from dfmeta.doctor.trace_output import NOTATIONS, ROUTER_MAC, SOURCE_PORT, Hop, Trace, tcp
-from dfmeta.flows.family import solicited_node
-from dfmeta.flows.integration_bridge import Tap
-from dfmeta.flows.meta_bridge import MetaTap
+from dfmeta.flows import family, integration_bridge, meta_bridge, port_down
 from dfmeta.flows.openflow import ARP_REQUEST, ND_NEIGHBOR_SOLICIT
 from dfmeta.flows.pipeline import METADATA_PORT, TABLES, Layout, Purpose, Stage, table_of
-from dfmeta.flows.port_down import PortBits
 from dfmeta.identity.key import NEXT_HOP_MAC
 from dfmeta.model import Endpoint, GuestAddress, NextHop, PortKind, PortState
 from dfmeta.ovsdb.rows import Snapshot
@@ -63,13 +58,13 @@ class GuestPath:
     The methods that take a trace judge the path of the packet that they are named for.
     """
 
-    port: KnownPort
+    port: facts.KnownPort
     slot: int
     """Slot of the address; without one, the slot whose flows the path shares."""
     address: GuestAddress
     seen: bool
     """Whether the guest has used ``address``; if not, it stands for any address."""
-    tap: Tap
+    tap: integration_bridge.Tap
     layout: Layout
 
     @property
@@ -112,7 +107,7 @@ class GuestPath:
 
         It is sent to the solicited-node multicast address (RFC 4861, 7.2.2), with the guest's MAC.
         """
-        mac, group = self.address.mac, solicited_node(IPv6Address(self.service))
+        mac, group = self.address.mac, family.solicited_node(IPv6Address(self.service))
         return (
             f"icmp6,{self._ingress},dl_src={mac},dl_dst=33:33:{group.packed[-4:].hex(':')},"
             f"ipv6_src={self.address.ip},ipv6_dst={group},nw_ttl={HOP_LIMIT_OF_ND},"
@@ -249,7 +244,7 @@ class GuestPath:
         return differs(trace, {**wanted, **self._vlan})
 
 
-def no_instance(port: KnownPort) -> str:
+def no_instance(port: facts.KnownPort) -> str:
     """Return why the controller holds the SYN of a port without an instance."""
     missing = "external_ids:vm-uuid is missing"
     if port.kind is PortKind.PARENT:
@@ -365,8 +360,8 @@ def step(hop: Hop, layout: Layout) -> str:
 class MetaPath:
     """A path from the patch through the second bridge to tap-meta, and back."""
 
-    meta: MetaSide
-    tap: MetaTap
+    meta: facts.MetaSide
+    tap: meta_bridge.MetaTap
     label: str
     """Meta MAC of the path."""
     key: str
@@ -462,10 +457,10 @@ class MetaPath:
 
 def meta_path(
     path: GuestPath,
-    wanted: HostSettings,
+    wanted: facts.HostSettings,
     snapshot: Snapshot,
     *,
-    bits: Mapping[str, Mapping[int, PortBits]],
+    bits: Mapping[str, Mapping[int, port_down.PortBits]],
     ip6: tuple[str, ...],
 ) -> MetaPath | str | None:
     """Return the continuation of *path* on the second bridge, or why there is none.
@@ -481,7 +476,7 @@ def meta_path(
         checks_switch.meta_bridge(snapshot, wanted, meta),
         *checks_switch.meta_patch(snapshot, wanted, meta, bits),
     )
-    if (fault := first_fault(findings)) is not None:
+    if (fault := finding.first_fault(findings)) is not None:
         return f"stops at the patch: {fault.text}; {fault.remedy}"
     tap = meta_tap_of(wanted, snapshot, ip6=ip6)
     if tap is None:
@@ -495,11 +490,11 @@ def meta_path(
     return MetaPath(meta, tap, tap.keys.label(slot), key, service)
 
 
-def no_patch(wanted: HostSettings, snapshot: Snapshot) -> str:
+def no_patch(wanted: facts.HostSettings, snapshot: Snapshot) -> str:
     """Return why the integration bridge has no patch port; empty: it needs none, or has it."""
     if wanted.meta is None:
         return ""
-    fault = first_fault(checks_switch.meta_patch(snapshot, wanted, wanted.meta))
+    fault = finding.first_fault(checks_switch.meta_patch(snapshot, wanted, wanted.meta))
     return f"{fault.text}; {fault.remedy}" if fault is not None else ""
 
 

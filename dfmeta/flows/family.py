@@ -24,27 +24,7 @@ from typing import Final
 
 from os_ken.lib.packet.icmpv6 import ND_OPTION_TLA
 
-from dfmeta.flows.openflow import (
-    ARP_REPLY,
-    ARP_REQUEST,
-    ETH_TYPE_ARP,
-    ETH_TYPE_IP,
-    ETH_TYPE_IPV6,
-    IPPROTO_ICMPV6,
-    IPPROTO_TCP,
-    ND_NEIGHBOR_ADVERT,
-    ND_NEIGHBOR_SOLICIT,
-    PORT_IN_PORT,
-    Action,
-    Flow,
-    Move,
-    Output,
-    SetField,
-    ToController,
-    Value,
-    flow,
-    frames_of,
-)
+from dfmeta.flows import openflow
 from dfmeta.flows.pipeline import CONTROLLER_ID, Purpose, Register, Stage
 from dfmeta.model import Endpoint
 
@@ -62,72 +42,79 @@ def solicited_node(target: IPv6Address) -> IPv6Address:
     return _SOLICITED_NODE[int(target) & int(_SOLICITED_NODE.hostmask)]
 
 
-def bare_request(endpoint: Endpoint, *, floods: bool = False) -> Flow:
+def bare_request(endpoint: Endpoint, *, floods: bool = False) -> openflow.Flow:
     """Send a solicitation without a MAC of its sender to the controller; drop it if the guest
     *floods*."""
-    match = {**frames_of(endpoint), **icmpv6_message(ND_NEIGHBOR_SOLICIT), "ipv6_nd_sll": NO_MAC}
-    actions = () if floods else (ToController(CONTROLLER_ID),)
-    return flow(Purpose.GUEST_ND_BARE, match, actions=actions)
+    match = {
+        **openflow.frames_of(endpoint),
+        **icmpv6_message(openflow.ND_NEIGHBOR_SOLICIT),
+        "ipv6_nd_sll": NO_MAC,
+    }
+    actions = () if floods else (openflow.ToController(CONTROLLER_ID),)
+    return openflow.flow(Purpose.GUEST_ND_BARE, match, actions=actions)
 
 
-def neighbour_discovery(mac: str, ips: tuple[str, ...]) -> tuple[Flow, ...]:
+def neighbour_discovery(mac: str, ips: tuple[str, ...]) -> tuple[openflow.Flow, ...]:
     """Return the flows that do not depend on guests; *mac* is the answer for each of *ips*."""
-    solicitation = icmpv6_message(ND_NEIGHBOR_SOLICIT)
+    solicitation = icmpv6_message(openflow.ND_NEIGHBOR_SOLICIT)
     return (
-        flow(Purpose.GUEST_DAD, {**solicitation, "ipv6_src": UNSPECIFIED}),
-        flow(Purpose.GUEST_ND_ANSWER, solicitation, actions=ADVERTISE, goto=Stage.ND),
-        flow(Purpose.KEY_ND_ANSWER, solicitation, actions=ADVERTISE, goto=Stage.ND),
-        *(flow(Purpose.SERVICE_ND, nd_advertisement(ip), actions=nd_reply(ip, mac)) for ip in ips),
-        flow(Purpose.ND_DROP, {}),
+        openflow.flow(Purpose.GUEST_DAD, {**solicitation, "ipv6_src": UNSPECIFIED}),
+        openflow.flow(Purpose.GUEST_ND_ANSWER, solicitation, actions=ADVERTISE, goto=Stage.ND),
+        openflow.flow(Purpose.KEY_ND_ANSWER, solicitation, actions=ADVERTISE, goto=Stage.ND),
+        *(
+            openflow.flow(Purpose.SERVICE_ND, nd_advertisement(ip), actions=nd_reply(ip, mac))
+            for ip in ips
+        ),
+        openflow.flow(Purpose.ND_DROP, {}),
     )
 
 
 ADVERTISE = (
-    SetField("icmpv6_type", ND_NEIGHBOR_ADVERT),
-    SetField(Register.ND_FLAGS, SOLICITED_OVERRIDE),
-    SetField(Register.ND_OPTION, ND_OPTION_TLA),
-    Move(Register.ND_FLAGS, "nd_reserved", 32),
-    Move(Register.ND_OPTION, "nd_options_type", 8),
+    openflow.SetField("icmpv6_type", openflow.ND_NEIGHBOR_ADVERT),
+    openflow.SetField(Register.ND_FLAGS, SOLICITED_OVERRIDE),
+    openflow.SetField(Register.ND_OPTION, ND_OPTION_TLA),
+    openflow.Move(Register.ND_FLAGS, "nd_reserved", 32),
+    openflow.Move(Register.ND_OPTION, "nd_options_type", 8),
 )
 """Actions that turn a solicitation into an advertisement, but for its addresses."""
 
 
-def icmpv6_message(kind: int) -> Mapping[str, Value]:
+def icmpv6_message(kind: int) -> Mapping[str, openflow.Value]:
     """Return the match of messages of that ICMPv6 type."""
     return {
-        "eth_type": ETH_TYPE_IPV6,
-        "ip_proto": IPPROTO_ICMPV6,
+        "eth_type": openflow.ETH_TYPE_IPV6,
+        "ip_proto": openflow.IPPROTO_ICMPV6,
         "icmpv6_type": kind,
         "icmpv6_code": 0,
     }
 
 
-def nd_advertisement(ip: str) -> Mapping[str, Value]:
+def nd_advertisement(ip: str) -> Mapping[str, openflow.Value]:
     """Return the match of advertisements of *ip*."""
-    return {**icmpv6_message(ND_NEIGHBOR_ADVERT), "ipv6_nd_target": ip}
+    return {**icmpv6_message(openflow.ND_NEIGHBOR_ADVERT), "ipv6_nd_target": ip}
 
 
-def nd_reply(ip: str, mac: str) -> tuple[Action, ...]:
+def nd_reply(ip: str, mac: str) -> tuple[openflow.Action, ...]:
     """Return actions that complete the advertisement "*ip* is at *mac*", and send it back."""
     return (
-        Move("eth_src", "eth_dst", _MAC_BITS),
-        SetField("eth_src", mac),
-        Move("ipv6_src", "ipv6_dst", IPV6.bits),
-        SetField("ipv6_src", ip),
-        SetField("ipv6_nd_tll", mac),
-        Output(PORT_IN_PORT),
+        openflow.Move("eth_src", "eth_dst", _MAC_BITS),
+        openflow.SetField("eth_src", mac),
+        openflow.Move("ipv6_src", "ipv6_dst", IPV6.bits),
+        openflow.SetField("ipv6_src", ip),
+        openflow.SetField("ipv6_nd_tll", mac),
+        openflow.Output(openflow.PORT_IN_PORT),
     )
 
 
-def next_hop_request(endpoint: Endpoint, mac: str, ip: str) -> Flow:
+def next_hop_request(endpoint: Endpoint, mac: str, ip: str) -> openflow.Flow:
     """Answer a request for the guest next hop *ip* from the guest at *endpoint* with *mac*.
 
     The flow matches on the sender's address as well, see :func:`senders_of`: a probe for a
     duplicate address (RFC 5227, 2.1.1), whose sender is 0.0.0.0, is left to the bridge's owner. An
     answer to it would forbid a guest the address that it has got from DHCP.
     """
-    match = {**frames_of(endpoint), **arp_request(ip), "arp_spa": senders_of(ip)}
-    return flow(Purpose.GUEST_NEXT_HOP, match, actions=arp_reply(mac, ip))
+    match = {**openflow.frames_of(endpoint), **arp_request(ip), "arp_spa": senders_of(ip)}
+    return openflow.flow(Purpose.GUEST_NEXT_HOP, match, actions=arp_reply(mac, ip))
 
 
 def senders_of(ip: str) -> tuple[str, str]:
@@ -146,22 +133,22 @@ def senders_of(ip: str) -> tuple[str, str]:
     return str(IPv4Address(bits)), str(IPv4Address(mask))
 
 
-def arp_request(ip: str) -> Mapping[str, Value]:
+def arp_request(ip: str) -> Mapping[str, openflow.Value]:
     """Return the match of requests for *ip*."""
-    return {"eth_type": ETH_TYPE_ARP, "arp_op": ARP_REQUEST, "arp_tpa": ip}
+    return {"eth_type": openflow.ETH_TYPE_ARP, "arp_op": openflow.ARP_REQUEST, "arp_tpa": ip}
 
 
-def arp_reply(mac: str, ip: str) -> tuple[Action, ...]:
+def arp_reply(mac: str, ip: str) -> tuple[openflow.Action, ...]:
     """Return actions that turn a request into the reply "*ip* is at *mac*", and send it back."""
     return (
-        Move("eth_src", "eth_dst", _MAC_BITS),
-        SetField("eth_src", mac),
-        SetField("arp_op", ARP_REPLY),
-        Move("arp_sha", "arp_tha", _MAC_BITS),
-        Move("arp_spa", "arp_tpa", IPV4.bits),
-        SetField("arp_sha", mac),
-        SetField("arp_spa", ip),
-        Output(PORT_IN_PORT),
+        openflow.Move("eth_src", "eth_dst", _MAC_BITS),
+        openflow.SetField("eth_src", mac),
+        openflow.SetField("arp_op", openflow.ARP_REPLY),
+        openflow.Move("arp_sha", "arp_tha", _MAC_BITS),
+        openflow.Move("arp_spa", "arp_tpa", IPV4.bits),
+        openflow.SetField("arp_sha", mac),
+        openflow.SetField("arp_spa", ip),
+        openflow.Output(openflow.PORT_IN_PORT),
     )
 
 
@@ -184,16 +171,16 @@ class Family:
     """Field with the address that a neighbour request asks for."""
 
     @property
-    def tcp(self) -> Mapping[str, Value]:
+    def tcp(self) -> Mapping[str, openflow.Value]:
         """The match of TCP packets of this version."""
-        return {"eth_type": self.eth_type, "ip_proto": IPPROTO_TCP}
+        return {"eth_type": self.eth_type, "ip_proto": openflow.IPPROTO_TCP}
 
 
 IPV4: Final = Family(
     version=4,
     af=2,
     arp=True,
-    eth_type=ETH_TYPE_IP,
+    eth_type=openflow.ETH_TYPE_IP,
     bits=32,
     source="ipv4_src",
     destination="ipv4_dst",
@@ -203,7 +190,7 @@ IPV6: Final = Family(
     version=6,
     af=10,
     arp=False,
-    eth_type=ETH_TYPE_IPV6,
+    eth_type=openflow.ETH_TYPE_IPV6,
     bits=128,
     source="ipv6_src",
     destination="ipv6_dst",
@@ -217,7 +204,7 @@ def family_of(version: int) -> Family:
     return IPV4 if version == 4 else IPV6
 
 
-def guest_request(endpoint: Endpoint, family: Family, mac: str, ip: str) -> Flow:
+def guest_request(endpoint: Endpoint, family: Family, mac: str, ip: str) -> openflow.Flow:
     """Answer an ARP request for *ip* from the guest at *endpoint* with *mac*, or send a
     solicitation to the service table.
 
@@ -225,13 +212,17 @@ def guest_request(endpoint: Endpoint, family: Family, mac: str, ip: str) -> Flow
     (specification, "Proposed Change").
     """
     if family.arp:
-        match = {**frames_of(endpoint), **arp_request(ip)}
-        return flow(Purpose.GUEST_ARP, match, actions=arp_reply(mac, ip))
-    match = {**frames_of(endpoint), **icmpv6_message(ND_NEIGHBOR_SOLICIT), "ipv6_nd_target": ip}
-    return flow(Purpose.GUEST_ND, match, goto=Stage.SERVICE)
+        match = {**openflow.frames_of(endpoint), **arp_request(ip)}
+        return openflow.flow(Purpose.GUEST_ARP, match, actions=arp_reply(mac, ip))
+    match = {
+        **openflow.frames_of(endpoint),
+        **icmpv6_message(openflow.ND_NEIGHBOR_SOLICIT),
+        "ipv6_nd_target": ip,
+    }
+    return openflow.flow(Purpose.GUEST_ND, match, goto=Stage.SERVICE)
 
 
-def key_request(family: Family, key: str, mac: str, *, arp: Purpose, nd: Purpose) -> Flow:
+def key_request(family: Family, key: str, mac: str, *, arp: Purpose, nd: Purpose) -> openflow.Flow:
     """Answer the host's request for *key* with *mac*; see :func:`neighbour_discovery`.
 
     Only frames from the port that leads to the proxy reach the flow. *mac* may be under the guest's
@@ -240,5 +231,5 @@ def key_request(family: Family, key: str, mac: str, *, arp: Purpose, nd: Purpose
     :param arp, nd: the purpose of the flow, by the way in which neighbours are found.
     """
     if family.arp:
-        return flow(arp, arp_request(key), actions=arp_reply(mac, key))
-    return flow(nd, nd_advertisement(key), actions=nd_reply(key, mac))
+        return openflow.flow(arp, arp_request(key), actions=arp_reply(mac, key))
+    return openflow.flow(nd, nd_advertisement(key), actions=nd_reply(key, mac))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from dfmeta.flows import integration_bridge, openflow
 from dfmeta.flows.family import (
     ADVERTISE,
     IPV4,
@@ -22,21 +23,6 @@ from dfmeta.flows.family import (
     family_of,
     icmpv6_message,
     key_request,
-)
-from dfmeta.flows.integration_bridge import ServedEndpoint
-from dfmeta.flows.openflow import (
-    ARP_REQUEST,
-    ETH_TYPE_ARP,
-    ND_NEIGHBOR_SOLICIT,
-    TAGGED,
-    Flow,
-    Output,
-    PopVlan,
-    PushVlan,
-    SetField,
-    Value,
-    flow,
-    frames_of,
 )
 from dfmeta.flows.pipeline import METADATA_PORT, Purpose, Stage
 from dfmeta.identity.key import MetaKeys
@@ -70,45 +56,53 @@ class MetaTap:
             yield IPV6, self.guest_ip6
 
 
-def fixed_flows(tap: MetaTap) -> tuple[Flow, ...]:
+def fixed_flows(tap: MetaTap) -> tuple[openflow.Flow, ...]:
     """Return the flows that do not depend on guests."""
-    from_tap = frames_of(Endpoint(tap.ofport))
-    request: Mapping[str, Value] = {"eth_type": ETH_TYPE_ARP, "arp_op": ARP_REQUEST}
+    from_tap = openflow.frames_of(Endpoint(tap.ofport))
+    request: Mapping[str, openflow.Value] = {
+        "eth_type": openflow.ETH_TYPE_ARP,
+        "arp_op": openflow.ARP_REQUEST,
+    }
     flows = [
-        flow(Purpose.META_FROM_TAP_ARP, {**from_tap, **request}, goto=Stage.META_NEIGHBOURS),
-        flow(Purpose.META_OTHER_DROP, {"in_port": tap.patch}),
-        flow(Purpose.META_OTHER_DROP, {"in_port": tap.ofport}),
-        flow(Purpose.META_SOURCE_DROP, {}),
-        flow(Purpose.META_PROXY_DROP, {}),
-        flow(Purpose.META_NEIGHBOURS_DROP, {}),
-        flow(Purpose.META_REPLY_DROP, {}),
+        openflow.flow(
+            Purpose.META_FROM_TAP_ARP, {**from_tap, **request}, goto=Stage.META_NEIGHBOURS
+        ),
+        openflow.flow(Purpose.META_OTHER_DROP, {"in_port": tap.patch}),
+        openflow.flow(Purpose.META_OTHER_DROP, {"in_port": tap.ofport}),
+        openflow.flow(Purpose.META_SOURCE_DROP, {}),
+        openflow.flow(Purpose.META_PROXY_DROP, {}),
+        openflow.flow(Purpose.META_NEIGHBOURS_DROP, {}),
+        openflow.flow(Purpose.META_REPLY_DROP, {}),
     ]
     for family, services in tap.services():
         flows += _of_version(tap, family, services)
     if tap.guest_ip6:
-        match, goto = {**from_tap, **icmpv6_message(ND_NEIGHBOR_SOLICIT)}, Stage.META_NEIGHBOURS
-        flows.append(flow(Purpose.META_FROM_TAP_ND, match, actions=ADVERTISE, goto=goto))
+        match, goto = (
+            {**from_tap, **icmpv6_message(openflow.ND_NEIGHBOR_SOLICIT)},
+            Stage.META_NEIGHBOURS,
+        )
+        flows.append(openflow.flow(Purpose.META_FROM_TAP_ND, match, actions=ADVERTISE, goto=goto))
     return tuple(flows)
 
 
-def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iterator[Flow]:
-    tag = (PushVlan(), SetField("vlan_vid", TAGGED | tap.vlan))
+def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iterator[openflow.Flow]:
+    tag = (openflow.PushVlan(), openflow.SetField("vlan_vid", openflow.TAGGED | tap.vlan))
     # The integration bridge sends no tagged frame here; one that had a tag would not be a guest's.
-    from_patch = {**frames_of(Endpoint(tap.patch)), **family.tcp}
-    yield flow(Purpose.META_FROM_PATCH, from_patch, goto=Stage.META_SOURCE)
+    from_patch = {**openflow.frames_of(Endpoint(tap.patch)), **family.tcp}
+    yield openflow.flow(Purpose.META_FROM_PATCH, from_patch, goto=Stage.META_SOURCE)
     # A second tag would hide the first: Open vSwitch goes on matching the packet behind it.
-    from_tap = {**frames_of(Endpoint(tap.ofport)), **family.tcp}
-    yield flow(Purpose.META_FROM_TAP, from_tap, actions=tag, goto=Stage.META_REPLY)
+    from_tap = {**openflow.frames_of(Endpoint(tap.ofport)), **family.tcp}
+    yield openflow.flow(Purpose.META_FROM_TAP, from_tap, actions=tag, goto=Stage.META_REPLY)
     gateway = tap.keys.gateway(family.version)
     for ip in services:
-        yield flow(
+        yield openflow.flow(
             Purpose.META_TO_PROXY,
             {**family.tcp, family.destination: ip, "tcp_dst": METADATA_PORT},
             actions=(
-                SetField("eth_dst", tap.mac),
-                SetField(family.destination, gateway),
-                SetField("tcp_dst", tap.port),
-                Output(tap.ofport),
+                openflow.SetField("eth_dst", tap.mac),
+                openflow.SetField(family.destination, gateway),
+                openflow.SetField("tcp_dst", tap.port),
+                openflow.Output(tap.ofport),
             ),
         )
     version = family.version
@@ -117,7 +111,9 @@ def _of_version(tap: MetaTap, family: Family, services: tuple[str, ...]) -> Iter
     yield _reply(family, tap.keys.label(number), key, service=services[0], tap=tap)
 
 
-def guest_flows(guest: ServedEndpoint, tap: MetaTap) -> tuple[Flow, ...]:
+def guest_flows(
+    guest: integration_bridge.ServedEndpoint, tap: MetaTap
+) -> tuple[openflow.Flow, ...]:
     """Return the flows of all addresses of a guest."""
     return tuple(
         address_flow
@@ -129,7 +125,7 @@ def guest_flows(guest: ServedEndpoint, tap: MetaTap) -> tuple[Flow, ...]:
 
 def address_flows(
     endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: MetaTap
-) -> tuple[Flow, ...]:
+) -> tuple[openflow.Flow, ...]:
     """Return the flows of one address: first its return path, then its path to the proxy."""
     family = family_of(address.ip.version)
     key, label = str(tap.keys.key_of(endpoint, slot)), tap.keys.label(slot)
@@ -141,30 +137,30 @@ def address_flows(
     )
 
 
-def _source(family: Family, label: str, key: str) -> Flow:
-    return flow(
+def _source(family: Family, label: str, key: str) -> openflow.Flow:
+    return openflow.flow(
         Purpose.META_SOURCE,
         {**family.tcp, "eth_src": label},
-        actions=(SetField(family.source, key),),
+        actions=(openflow.SetField(family.source, key),),
         goto=Stage.META_PROXY,
     )
 
 
-def _reply(family: Family, label: str, key: str, *, service: str, tap: MetaTap) -> Flow:
-    return flow(
+def _reply(family: Family, label: str, key: str, *, service: str, tap: MetaTap) -> openflow.Flow:
+    return openflow.flow(
         Purpose.META_REPLY,
         {
-            "vlan_vid": TAGGED | tap.vlan,
+            "vlan_vid": openflow.TAGGED | tap.vlan,
             **family.tcp,
             family.source: tap.keys.gateway(family.version),
             family.destination: key,
             "tcp_src": tap.port,
         },
         actions=(
-            PopVlan(),
-            SetField("eth_dst", label),
-            SetField(family.source, service),
-            SetField("tcp_src", METADATA_PORT),
-            Output(tap.patch),
+            openflow.PopVlan(),
+            openflow.SetField("eth_dst", label),
+            openflow.SetField(family.source, service),
+            openflow.SetField("tcp_src", METADATA_PORT),
+            openflow.Output(tap.patch),
         ),
     )

@@ -22,9 +22,8 @@ from os_ken.lib.packet.in_proto import IPPROTO_TCP as IPPROTO_TCP
 from os_ken.ofproto import nicira_ext
 from os_ken.ofproto import ofproto_v1_3 as ofp
 
-from dfmeta.errors import PipelineError
+from dfmeta import errors, model
 from dfmeta.flows.pipeline import Purpose, Stage, Table, table_of
-from dfmeta.model import Endpoint
 
 Value = int | str | tuple[int, int] | tuple[str, str]
 """Value of a match field: plain, or with its mask. Addresses are text, other values numbers."""
@@ -146,13 +145,13 @@ class Flow:
         return next((value for field, value in self.match if field == name), None)
 
 
-def frames_of(endpoint: Endpoint) -> dict[str, Value]:
+def frames_of(endpoint: model.Endpoint) -> dict[str, Value]:
     """Return the match of all frames that come in at *endpoint*, and of no others."""
     tag = TAGGED | endpoint.vid if endpoint.vid else UNTAGGED
     return {"in_port": endpoint.ofport, "vlan_vid": tag}
 
 
-def comes_in_at(flow: Flow) -> Endpoint | None:
+def comes_in_at(flow: Flow) -> model.Endpoint | None:
     """Return the endpoint that :func:`frames_of` put into a flow's match; None for other forms.
 
     A flow that does not match on the tag counts as one of the untagged endpoint.
@@ -161,9 +160,9 @@ def comes_in_at(flow: Flow) -> Endpoint | None:
     if not isinstance(ofport, int):
         return None
     if tag is None or tag == UNTAGGED:
-        return Endpoint(ofport)
+        return model.Endpoint(ofport)
     if isinstance(tag, int) and tag & TAGGED and tag != TAGGED:
-        return Endpoint(ofport, tag & ~TAGGED)
+        return model.Endpoint(ofport, tag & ~TAGGED)
     return None
 
 
@@ -221,8 +220,8 @@ def _check_action(table: Table, action: Action) -> None:
             raise _refuse(table, f"{text} is not an action of dfmeta's flows")
 
 
-def _refuse(table: Table, cause: str) -> PipelineError:
-    return PipelineError(table=table.name, cause=cause)
+def _refuse(table: Table, cause: str) -> errors.PipelineError:
+    return errors.PipelineError(table=table.name, cause=cause)
 
 
 @dataclass(frozen=True, slots=True)

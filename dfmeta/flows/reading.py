@@ -15,16 +15,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 from dfmeta.errors import KeyRangeError
+from dfmeta.flows import openflow
 from dfmeta.flows.family import Family, family_of
-from dfmeta.flows.openflow import (
-    ETH_TYPE_ARP,
-    ETH_TYPE_IP,
-    ETH_TYPE_IPV6,
-    Flow,
-    SetField,
-    Value,
-    comes_in_at,
-)
 from dfmeta.flows.pipeline import Purpose
 from dfmeta.identity.key import IN_PORT, Keys
 from dfmeta.model import Endpoint, GuestAddress, NextHop
@@ -67,17 +59,21 @@ _TO_SERVICE: Final = frozenset(
         Purpose.META_TO_PROXY,
     }
 )
-_VERSIONS: Final[Mapping[Value | None, int]] = {ETH_TYPE_IP: 4, ETH_TYPE_ARP: 4, ETH_TYPE_IPV6: 6}
+_VERSIONS: Final[Mapping[openflow.Value | None, int]] = {
+    openflow.ETH_TYPE_IP: 4,
+    openflow.ETH_TYPE_ARP: 4,
+    openflow.ETH_TYPE_IPV6: 6,
+}
 """EtherType → version of IP."""
 
 
-def read_address(flow: Flow, keys: Keys = IN_PORT) -> FlowAddress:
+def read_address(flow: openflow.Flow, keys: Keys = IN_PORT) -> FlowAddress:
     """Return endpoint, key, slot and address of *flow*, as far as it has them.
 
     :param keys: key scheme of the flow.
     """
     family, purpose = family_of(version_of(flow) or 4), flow.purpose
-    endpoint, label, key = comes_in_at(flow), "", None
+    endpoint, label, key = openflow.comes_in_at(flow), "", None
     match purpose:
         case Purpose.REPLY:
             label, key = _mac(flow.field("eth_dst")), flow.field(family.destination)
@@ -129,12 +125,12 @@ def _labelled(label: str, keys: Keys, family: Family) -> tuple[Endpoint | None, 
     return (endpoint, slot, str(key)) if key.version == family.version else (None, None, "")
 
 
-def version_of(flow: Flow) -> int | None:
+def version_of(flow: openflow.Flow) -> int | None:
     """Return the version of IP that *flow* belongs to; None when it belongs to no version."""
     return _VERSIONS.get(flow.field("eth_type"))
 
 
-def read_service(flow: Flow) -> str:
+def read_service(flow: openflow.Flow) -> str:
     """Return the address of the service that *flow* matches, or restores in an answer.
 
     Empty for a flow that does not depend on that address, and for one with an invalid value.
@@ -151,7 +147,7 @@ def read_service(flow: Flow) -> str:
     return str(address) if address is not None else ""
 
 
-def read_next_hop(flow: Flow) -> NextHop | None:
+def read_next_hop(flow: openflow.Flow) -> NextHop | None:
     """Return the guest next hop of *flow*; None for a flow without one.
 
     Its source is that of a next hop whose flow an earlier run has left on the switch.
@@ -177,26 +173,26 @@ def _parsed(key: str, keys: Keys, *, labelled: bool = False) -> tuple[Endpoint |
     return (endpoint, slot) if (keys.label(slot) is not None) is labelled else (None, None)
 
 
-def _set(flow: Flow, field: str) -> int | str | None:
+def _set(flow: openflow.Flow, field: str) -> int | str | None:
     """Return the value that the flow sets *field* to; None if it does not, or more than once."""
     values = [
         action.value
         for action in flow.actions
-        if isinstance(action, SetField) and action.field == field
+        if isinstance(action, openflow.SetField) and action.field == field
     ]
     return values[0] if len(values) == 1 else None
 
 
-def _mac(value: Value | None) -> str:
+def _mac(value: openflow.Value | None) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _ip(value: Value | None) -> IPv4Address | IPv6Address | None:
+def _ip(value: openflow.Value | None) -> IPv4Address | IPv6Address | None:
     with contextlib.suppress(ValueError):
         return ip_address(value) if isinstance(value, str) else None
     return None
 
 
-def _service(value: Value | None) -> IPv6Address | None:
+def _service(value: openflow.Value | None) -> IPv6Address | None:
     ip = _ip(value)
     return ip if isinstance(ip, IPv6Address) else None

@@ -19,32 +19,8 @@ from os_ken.ofproto.nicira_ext import NXT_SET_CONTROLLER_ID
 from os_ken.ofproto.ofproto_common import NX_EXPERIMENTER_ID
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc
 
+from dfmeta.flows import openflow, pipeline
 from dfmeta.flows.entry import Entry, Lean, read
-from dfmeta.flows.openflow import (
-    Action,
-    Flow,
-    Move,
-    Opaque,
-    Output,
-    PopVlan,
-    PushVlan,
-    Reclassify,
-    SetField,
-    ToController,
-    Value,
-    canonical,
-    frames_of,
-)
-from dfmeta.flows.pipeline import (
-    COOKIE_PREFIX,
-    COOKIE_PREFIX_MASK,
-    Layout,
-    Purpose,
-    cookie_of,
-    is_ours,
-    present,
-    purpose_of,
-)
 from dfmeta.model import Endpoint
 
 
@@ -52,20 +28,20 @@ from dfmeta.model import Endpoint
 class DumpedFlow:
     """A flow of ours in a dump."""
 
-    flow: Flow | None
+    flow: openflow.Flow | None
     """None when its table, its priority or its cookie is not one that this release declares for any
     version of the cookie."""
     entry: Lean
 
     @property
-    def key(self) -> tuple[Purpose, tuple[tuple[str, Value], ...]] | None:
+    def key(self) -> tuple[pipeline.Purpose, tuple[tuple[str, openflow.Value], ...]] | None:
         """:attr:`Flow.match_key` of the flow; None without it."""
         return self.flow.match_key if self.flow is not None else None
 
     @property
-    def current(self) -> Flow | None:
+    def current(self) -> openflow.Flow | None:
         """The flow, if its cookie has the present version."""
-        return self.flow if purpose_of(self.entry.cookie) is not None else None
+        return self.flow if pipeline.purpose_of(self.entry.cookie) is not None else None
 
 
 class Wire:
@@ -76,17 +52,17 @@ class Wire:
         protocol descriptor is used.
     """
 
-    def __init__(self, layout: Layout, datapath: Any = None) -> None:
+    def __init__(self, layout: pipeline.Layout, datapath: Any = None) -> None:
         self.layout = layout
         self.datapath = datapath if datapath is not None else ProtocolDesc(version=ofp.OFP_VERSION)
         self._classification = layout.classification_table
 
-    def add(self, flow: Flow) -> Any:
+    def add(self, flow: openflow.Flow) -> Any:
         """Return a message that adds *flow*, and replaces a flow with the same key."""
         flags = ofp.OFPFF_SEND_FLOW_REM if flow.purpose.is_shared else 0
         return ofp_parser.OFPFlowMod(
             self.datapath,
-            cookie=cookie_of(flow.purpose),
+            cookie=pipeline.cookie_of(flow.purpose),
             table_id=self.layout.table(flow.purpose),
             command=ofp.OFPFC_ADD,
             priority=self.layout.priority(flow.purpose),
@@ -95,7 +71,7 @@ class Wire:
             instructions=self._instructions(flow),
         )
 
-    def remove(self, flow: Flow) -> Any:
+    def remove(self, flow: openflow.Flow) -> Any:
         """Return a message that deletes exactly *flow*, if it exists and is ours."""
         return self._delete_strict(
             self.layout.table(flow.purpose),
@@ -112,8 +88,8 @@ class Wire:
         """Return a message that deletes all flows of ours, in all tables."""
         return ofp_parser.OFPFlowMod(
             self.datapath,
-            cookie=COOKIE_PREFIX,
-            cookie_mask=COOKIE_PREFIX_MASK,
+            cookie=pipeline.COOKIE_PREFIX,
+            cookie_mask=pipeline.COOKIE_PREFIX_MASK,
             table_id=ofp.OFPTT_ALL,
             command=ofp.OFPFC_DELETE,
             out_port=ofp.OFPP_ANY,
@@ -133,7 +109,7 @@ class Wire:
         """Return messages that request the flows of ours in our tables, one for each table."""
         return [self._dump(table, None) for table in self.layout.numbers()]
 
-    def dump(self, purpose: Purpose, *, out_port: int = ofp.OFPP_ANY) -> Any:
+    def dump(self, purpose: pipeline.Purpose, *, out_port: int = ofp.OFPP_ANY) -> Any:
         """Return a message that requests all flows of one purpose.
 
         :param out_port: request only flows that output to that port.
@@ -144,12 +120,12 @@ class Wire:
         """Return messages that request the number of flows of ours in our tables."""
         return [self._count(table, None) for table in self.layout.numbers()]
 
-    def count(self, purpose: Purpose, endpoint: Endpoint | None = None) -> Any:
+    def count(self, purpose: pipeline.Purpose, endpoint: Endpoint | None = None) -> Any:
         """Return a message that requests the number of flows of one purpose, and of their packets.
 
         :param endpoint: count only the flows of that endpoint.
         """
-        match = canonical(frames_of(endpoint)) if endpoint is not None else ()
+        match = openflow.canonical(openflow.frames_of(endpoint)) if endpoint is not None else ()
         return self._count(self.layout.table(purpose), purpose, match)
 
     def list_ports(self) -> Any:
@@ -179,7 +155,7 @@ class Wire:
         removed = 1 << ofp.OFPRR_DELETE | 1 << ofp.OFPRR_GROUP_DELETE
         return ofp_parser.OFPSetAsync(self.datapath, [packet_in, 0], [ports, 0], [removed, 0])
 
-    def packet_out(self, ofport: int, actions: Iterable[Action], frame: bytes) -> Any:
+    def packet_out(self, ofport: int, actions: Iterable[openflow.Action], frame: bytes) -> Any:
         """Return a message that sends *frame* on as if it had come in at *ofport*."""
         return ofp_parser.OFPPacketOut(
             self.datapath,
@@ -205,26 +181,28 @@ class Wire:
     def found(self, entry: Entry) -> DumpedFlow | None:
         """Read one entry of a flow dump; None when it is not a flow of ours or cannot be read."""
         lean = read(entry, self._odd_action)
-        if lean is None or not is_ours(lean.cookie):
+        if lean is None or not pipeline.is_ours(lean.cookie):
             return None
-        purpose = self._purpose_at(present(lean.cookie), lean.table, lean.priority)
+        purpose = self._purpose_at(pipeline.present(lean.cookie), lean.table, lean.priority)
         goto = self.layout.stage(lean.goto) if lean.goto is not None else None
-        flow = Flow(purpose, lean.match, lean.actions, goto) if purpose is not None else None
+        flow = (
+            openflow.Flow(purpose, lean.match, lean.actions, goto) if purpose is not None else None
+        )
         return DumpedFlow(flow, lean)
 
-    def removed(self, message: Any) -> Flow | None:
+    def removed(self, message: Any) -> openflow.Flow | None:
         """Read a flow-removed message, which has no actions; None when the flow was not ours, or is
         not as this release declares it."""
         purpose = self._purpose_at(message.cookie, message.table_id, message.priority)
-        return Flow(purpose, _fields(message.match)) if purpose is not None else None
+        return openflow.Flow(purpose, _fields(message.match)) if purpose is not None else None
 
-    def _purpose_at(self, cookie: int, table: int, priority: int) -> Purpose | None:
+    def _purpose_at(self, cookie: int, table: int, priority: int) -> pipeline.Purpose | None:
         purpose = self.layout.purpose(cookie)
         if purpose is None or self.layout.priority(purpose) != priority:
             return None
         return purpose if self.layout.table(purpose) == table else None
 
-    def _instructions(self, flow: Flow) -> list[Any]:
+    def _instructions(self, flow: openflow.Flow) -> list[Any]:
         instructions: list[Any] = []
         if flow.actions:
             actions = [_action(action, self._classification) for action in flow.actions]
@@ -233,10 +211,12 @@ class Wire:
             instructions.append(ofp_parser.OFPInstructionGotoTable(self.layout.number(flow.goto)))
         return instructions
 
-    def _odd_action(self, data: bytes) -> Action:
+    def _odd_action(self, data: bytes) -> openflow.Action:
         return _odd_action(data, self._classification)
 
-    def _dump(self, table: int, purpose: Purpose | None, out_port: int = ofp.OFPP_ANY) -> Any:
+    def _dump(
+        self, table: int, purpose: pipeline.Purpose | None, out_port: int = ofp.OFPP_ANY
+    ) -> Any:
         cookie, mask = _cookies(purpose)
         return ofp_parser.OFPFlowStatsRequest(
             self.datapath,
@@ -248,7 +228,10 @@ class Wire:
         )
 
     def _count(
-        self, table: int, purpose: Purpose | None, match: Iterable[tuple[str, Value]] = ()
+        self,
+        table: int,
+        purpose: pipeline.Purpose | None,
+        match: Iterable[tuple[str, openflow.Value]] = (),
     ) -> Any:
         cookie, mask = _cookies(purpose)
         return ofp_parser.OFPAggregateStatsRequest(
@@ -258,8 +241,8 @@ class Wire:
     def _delete_strict(self, table: int, priority: int, match: Any) -> Any:
         return ofp_parser.OFPFlowMod(
             self.datapath,
-            cookie=COOKIE_PREFIX,
-            cookie_mask=COOKIE_PREFIX_MASK,
+            cookie=pipeline.COOKIE_PREFIX,
+            cookie_mask=pipeline.COOKIE_PREFIX_MASK,
             table_id=table,
             command=ofp.OFPFC_DELETE_STRICT,
             priority=priority,
@@ -272,11 +255,11 @@ class Wire:
         return ofp_parser.ONFBundleCtrlMsg(self.datapath, bundle_id, kind, flags, [])
 
 
-def _cookies(purpose: Purpose | None) -> tuple[int, int]:
+def _cookies(purpose: pipeline.Purpose | None) -> tuple[int, int]:
     """Return cookie and mask of all flows of ours, or of those of one purpose."""
     if purpose is None:
-        return COOKIE_PREFIX, COOKIE_PREFIX_MASK
-    return cookie_of(purpose), 0xFFFFFFFFFFFFFFFF
+        return pipeline.COOKIE_PREFIX, pipeline.COOKIE_PREFIX_MASK
+    return pipeline.cookie_of(purpose), 0xFFFFFFFFFFFFFFFF
 
 
 def _match(fields: dict[str, Any]) -> Any:
@@ -288,9 +271,9 @@ def _match(fields: dict[str, Any]) -> Any:
     return ofp_parser.OFPMatch(**fields)
 
 
-def _fields(match: Any) -> tuple[tuple[str, Value], ...]:
+def _fields(match: Any) -> tuple[tuple[str, openflow.Value], ...]:
     """Read a match of :func:`_match`; the type may have either of the two names."""
-    return canonical(
+    return openflow.canonical(
         {name.removesuffix("_nxm"): _plain(name, value) for name, value in match.items()}
     )
 
@@ -303,53 +286,53 @@ def _plain(name: str, value: Any) -> Any:
     return str(IPv6Address(value))
 
 
-def _action(action: Action, classification: int) -> Any:
+def _action(action: openflow.Action, classification: int) -> Any:
     match action:
-        case SetField(field=field, value=value):
+        case openflow.SetField(field=field, value=value):
             return ofp_parser.OFPActionSetField(**{field: value})
-        case Move(source=source, field=field, bits=bits):
+        case openflow.Move(source=source, field=field, bits=bits):
             return ofp_parser.NXActionRegMove(src_field=source, dst_field=field, n_bits=bits)
-        case Output(port=port):
+        case openflow.Output(port=port):
             return ofp_parser.OFPActionOutput(port)
-        case ToController(controller_id=controller_id):
+        case openflow.ToController(controller_id=controller_id):
             return ofp_parser.NXActionController(
                 max_len=ofp.OFPCML_NO_BUFFER, controller_id=controller_id, reason=ofp.OFPR_ACTION
             )
-        case PushVlan():
+        case openflow.PushVlan():
             return ofp_parser.OFPActionPushVlan(ether_types.ETH_TYPE_8021Q)
-        case PopVlan():
+        case openflow.PopVlan():
             return ofp_parser.OFPActionPopVlan()
-        case Reclassify():
+        case openflow.Reclassify():
             return ofp_parser.NXActionResubmitTable(table_id=classification)
-        case Opaque():
+        case openflow.Opaque():
             raise TypeError(f"{action} was read from a switch and cannot be sent")
 
 
 @lru_cache
-def _odd_action(data: bytes, classification: int) -> Action:
+def _odd_action(data: bytes, classification: int) -> openflow.Action:
     """Read an action from its bytes. Cached: the flows of all ports have the same few actions."""
     return _read_action(ofp_parser.OFPAction.parser(data, 0), classification)
 
 
-def _read_action(action: Any, classification: int) -> Action:
+def _read_action(action: Any, classification: int) -> openflow.Action:
     match action:
         case ofp_parser.OFPActionSetField():
-            return SetField(action.key, _plain(action.key, action.value))
+            return openflow.SetField(action.key, _plain(action.key, action.value))
         case ofp_parser.NXActionRegMove(src_ofs=0, dst_ofs=0):
             # Open vSwitch returns the NXM names of the fields, even when others were sent.
             source, field = (n.removesuffix("_nxm") for n in (action.src_field, action.dst_field))
-            return Move(source, field, action.n_bits)
+            return openflow.Move(source, field, action.n_bits)
         case ofp_parser.OFPActionOutput():
-            return Output(action.port)
+            return openflow.Output(action.port)
         case ofp_parser.NXActionController(max_len=ofp.OFPCML_NO_BUFFER):
-            return ToController(action.controller_id)
+            return openflow.ToController(action.controller_id)
         case ofp_parser.OFPActionPushVlan(ethertype=ether_types.ETH_TYPE_8021Q):
-            return PushVlan()
+            return openflow.PushVlan()
         case ofp_parser.OFPActionPopVlan():
-            return PopVlan()
+            return openflow.PopVlan()
         case ofp_parser.NXActionResubmitTable(in_port=0xFFF8, table_id=table) if (
             table == classification
         ):
-            return Reclassify()
+            return openflow.Reclassify()
         case _:
-            return Opaque(str(action))
+            return openflow.Opaque(str(action))

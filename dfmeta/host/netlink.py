@@ -38,16 +38,14 @@ from pyroute2.netlink.rtnl.ifaddrmsg import IFA_F_NODAD, IFA_F_NOPREFIXROUTE
 from pyroute2.netlink.rtnl.ndmsg import NUD_PERMANENT
 from pyroute2.netlink.rtnl.rtmsg import RTNH_F_ONLINK
 
-from dfmeta.errors import HostError
+from dfmeta import errors, model
 from dfmeta.flows.family import IPV4, IPV6, Family
 from dfmeta.host import ipv6
 from dfmeta.host.device import held_addresses, is_up
 from dfmeta.host.rtnetlink import Rtnetlink
 from dfmeta.host.rules import MAIN_TABLE, Packets, Rule, RulePlan, plan_of
 from dfmeta.identity.key import NEXT_HOP, NEXT_HOP_MAC
-from dfmeta.model import TAP_MTU_MIN
-from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import Backoff
+from dfmeta.runtime import clock, throttle
 
 LOG = logging.getLogger(__name__)
 
@@ -60,7 +58,7 @@ one after the other, and answers to guests must not leave by its tunnel."""
 CALM: Final = 60.0
 """Seconds of the longest pause, and after the last pause until the rules move back to their own
 priorities."""
-ROUTE_MTU = TAP_MTU_MIN
+ROUTE_MTU = model.TAP_MTU_MIN
 """Largest packet to a guest in bytes. Smaller links than tap-metadata's may follow behind a guest's
 port, such as a container's behind a VM on an overlay network, and no ICMP error of them reaches the
 host. Every link of IPv6 has this size. ovs-vswitchd's userspace datapath takes 5 % more CPU time
@@ -177,7 +175,7 @@ class HostSide:
         self._addresses: frozenset[IPv4Address | IPv6Address] = frozenset({wanted.address})
         self._made: dict[str, KernelObject] = {}
         """Name of an object that was made → the object."""
-        self._moves = Backoff(MOVE_FIRST, CALM)
+        self._moves = throttle.Backoff(MOVE_FIRST, CALM)
         self._has_warned = False
         self.is_late = False
         """Whether the rule of another program still came before dfmeta's after the last check."""
@@ -278,7 +276,7 @@ class HostSide:
             with Rtnetlink() as ipr:
                 yield ipr
         except (OSError, NetlinkError) as error:
-            raise HostError(
+            raise errors.HostError(
                 what="reading the network configuration", device=self.wanted.device, cause=error
             ) from error
 
@@ -286,7 +284,7 @@ class HostSide:
         try:
             return socket.if_nametoindex(self.wanted.device)
         except OSError as error:
-            raise HostError(
+            raise errors.HostError(
                 what="lookup", device=self.wanted.device, cause="there is no such device"
             ) from error
 
@@ -340,7 +338,7 @@ class HostSide:
             self._drop(ipr, route)
         done = self._make(ipr, route)
         if not done:
-            raise HostError(
+            raise errors.HostError(
                 what=route.what,
                 device=self.wanted.device,
                 cause=f"the host has another route to {self.wanted.network}",
@@ -459,7 +457,7 @@ class HostSide:
         except NetlinkError as error:
             if error.code in but:
                 return ""
-            raise HostError(what=of.what, device=self.wanted.device, cause=error) from error
+            raise errors.HostError(what=of.what, device=self.wanted.device, cause=error) from error
         return of.what
 
 

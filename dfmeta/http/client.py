@@ -23,15 +23,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from dfmeta.errors import (
-    UpstreamAnswerError,
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamLostError,
-)
+from dfmeta import errors, model
 from dfmeta.http.http1 import host_header
 from dfmeta.http.responses import HttpResponse, lost, read_response
-from dfmeta.model import HttpHost
 from dfmeta.runtime import clock
 
 
@@ -95,7 +89,7 @@ def resolve(host: str, port: int, _seconds: float) -> Sequence[tuple[Any, ...]]:
     return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
 
 
-class UpstreamLateError(UpstreamError):
+class UpstreamLateError(errors.UpstreamError):
     """The answer was not complete before the deadline."""
 
     name = "exchange-late"
@@ -140,7 +134,7 @@ class ClientConnection:
 
     def __init__(
         self,
-        target: HttpHost,
+        target: model.HttpHost,
         context: Any = None,
         *,
         clock: Clock = clock.now,
@@ -189,7 +183,7 @@ class ClientConnection:
                     if remaining == 1:
                         raise
         except (OSError, UnicodeError) as error:
-            raise UpstreamAwayError(cause=cause_of(error)) from error
+            raise errors.UpstreamAwayError(cause=cause_of(error)) from error
 
     def close(self) -> None:
         """Close the connection."""
@@ -264,7 +258,7 @@ class ClientConnection:
             if isinstance(error, TimeoutError) and self._deadline < math.inf:
                 raise UpstreamLateError(cause="no answer in time") from error
             if isinstance(error, ssl.SSLError) and not is_cut(error):
-                raise UpstreamLostError(cause=cause_of(error), begun=self._begun) from error
+                raise errors.UpstreamLostError(cause=cause_of(error), begun=self._begun) from error
             raise lost(begun=self._begun) from error
         self._begun = True
         return data
@@ -317,7 +311,7 @@ class HttpClient:
         secure = url.scheme == "https"
         if not url.hostname:
             raise ValueError("there is no host in the URL")
-        target = HttpHost(url.hostname, url.port or (443 if secure else 80))
+        target = model.HttpHost(url.hostname, url.port or (443 if secure else 80))
         host = host_header(target)
         if url.port is None:
             host = host.rpartition(b":")[0]
@@ -338,7 +332,7 @@ class HttpClient:
             connection.close()
         if (response.header("content-encoding") or "identity").lower() != "identity":
             cause = "its answer is compressed, although that was not requested"
-            raise UpstreamAnswerError(cause=cause)
+            raise errors.UpstreamAnswerError(cause=cause)
         return response
 
 

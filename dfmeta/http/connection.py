@@ -17,14 +17,12 @@ from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final, Generic
 
-from dfmeta.errors import BadRequestError
+from dfmeta import errors, model
 from dfmeta.http.exchange import Abandoned, Ends, Exchange, K, RequestSlot
 from dfmeta.http.http1 import Body, Head, find_end, parse_head, phrase
 from dfmeta.http.service import HttpService
 from dfmeta.http.sockets import abort, limit_hops, quiet, unread, unsent
-from dfmeta.model import Answer, GuestRequest
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.threads import wait_for_io
 
 LOG = logging.getLogger(__name__)
 
@@ -106,7 +104,7 @@ class ServerConnection(Generic[K]):
                 self._serve_request()
         except EndedError:
             pass
-        except BadRequestError as error:
+        except errors.BadRequestError as error:
             self._refuse(error)
         except Abandoned as abandoned:
             if not self._aborted:
@@ -156,7 +154,7 @@ class ServerConnection(Generic[K]):
         slot = RequestSlot(self._service.slots(self.claim))
         exchange = Exchange(
             claim=self.claim,
-            request=GuestRequest(
+            request=model.GuestRequest(
                 head.method,
                 head.path,
                 query=head.query,
@@ -210,7 +208,7 @@ class ServerConnection(Generic[K]):
             except TimeoutError:
                 if not looked and not first:
                     raise EndedError from None
-                raise BadRequestError(
+                raise errors.BadRequestError(
                     status=408, reason="header_timeout", cause="the request did not come in time"
                 ) from None
             has_turn = False
@@ -257,7 +255,7 @@ class ServerConnection(Generic[K]):
                     break
                 self._receive(until)
         except TimeoutError:
-            raise BadRequestError(
+            raise errors.BadRequestError(
                 status=408, reason="body_timeout", cause="the body did not come in time"
             ) from None
         self._buffer += body.rest
@@ -278,7 +276,7 @@ class ServerConnection(Generic[K]):
             left = until - clock.now()
             if left <= 0:
                 raise TimeoutError
-            wait_for_io(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
+            threads.wait_for_io(self.sock, read=True, timeout=left, timeout_exc=TimeoutError)
             # Before the read: it costs time in the kernel as well.
             self._acquire()
             data = self._arrived()
@@ -332,7 +330,7 @@ class ServerConnection(Generic[K]):
         ready = self._body_read and head.keep_alive and not self._service.draining
         return ready and self._service.may_keep(self.claim, protected=self.protected)
 
-    def _refuse(self, error: BadRequestError) -> None:
+    def _refuse(self, error: errors.BadRequestError) -> None:
         self._phase = ConnectionPhase.LAST
         status, reason = error.status, error.reason
         if reason == "header_timeout" and not self._buffer:
@@ -381,7 +379,7 @@ class ServerConnection(Generic[K]):
             try:
                 # A guest may read too slowly for the socket to be writable.
                 wait = min(left, clock.CHECK_INTERVAL)
-                wait_for_io(self.sock, write=True, timeout=wait, timeout_exc=TimeoutError)
+                threads.wait_for_io(self.sock, write=True, timeout=wait, timeout_exc=TimeoutError)
                 rest = rest[self.sock.send(rest) :]
             except BlockingIOError:
                 continue
@@ -442,7 +440,7 @@ def _no_body(_most: int = 0) -> bytes:
     return b""
 
 
-def message_of(answer: Answer, *, bodiless: bool) -> tuple[str, Headers, bytes]:
+def message_of(answer: model.Answer, *, bodiless: bool) -> tuple[str, Headers, bytes]:
     """Return status, headers and body of an answer.
 
     :param bodiless: it answers a HEAD, whose length only the backend knows (RFC 9110, 9.3.2).

@@ -11,10 +11,8 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
-from dfmeta import metrics
-from dfmeta.model import Answer, Caller, GuestRequest
-from dfmeta.runtime import clock
-from dfmeta.runtime.threads import Semaphore
+from dfmeta import metrics, model
+from dfmeta.runtime import clock, threads
 
 _UNREAD = frozenset({"content-length", "transfer-encoding"})
 """Headers that announce a body (RFC 9112, 6.3)."""
@@ -28,7 +26,7 @@ class ClientClaim(Protocol):
     """The client that a connection was accepted for, as far as the server needs it."""
 
     @property
-    def caller(self) -> Caller:
+    def caller(self) -> model.Caller:
         """The port or address whose share of connections and requests it has."""
 
     @property
@@ -67,7 +65,7 @@ class Exchange(NamedTuple, Generic[K]):
 
     claim: K
     """The client that the connection was accepted for."""
-    request: GuestRequest
+    request: model.GuestRequest
     """The request; :meth:`whole` adds its body."""
     deadline: float
     """Monotonic seconds until which the request may wait."""
@@ -98,14 +96,14 @@ class Exchange(NamedTuple, Generic[K]):
         return self._replace(request=request, deadline=self.deadline + clock.now() - begun)
 
 
-Handler = Callable[[Exchange[K]], Answer]
+Handler = Callable[[Exchange[K]], model.Answer]
 """Answer a request; raise Abandoned to close its connection without an answer."""
 
 
 class RequestSlot:
     """A request's place among those of its port; it lasts until the answer has been sent."""
 
-    def __init__(self, slots: Semaphore) -> None:
+    def __init__(self, slots: threads.Semaphore) -> None:
         self._slots = slots
         self._taken = False
 

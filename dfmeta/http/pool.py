@@ -18,13 +18,10 @@ from typing import Any, Final
 
 import httplib2
 
-from dfmeta import metrics
-from dfmeta.errors import UpstreamLostError, UpstreamStaleError
-from dfmeta.http import responses
+from dfmeta import errors, metrics, model
+from dfmeta.http import http1, responses
 from dfmeta.http.client import ClientConnection, HttpRequest
-from dfmeta.http.http1 import host_header
 from dfmeta.http.responses import PIECE, HttpResponse
-from dfmeta.model import HttpHost
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import green_socket, original, wait_for_io
 
@@ -56,7 +53,7 @@ class KeptConnection(ClientConnection, httplib2.HTTPConnectionWithTimeout):  # t
 
     body_max = responses.BODY_MAX
 
-    def __init__(self, target: HttpHost, context: Any) -> None:
+    def __init__(self, target: model.HttpHost, context: Any) -> None:
         httplib2.HTTPConnectionWithTimeout.__init__(self, target.host, target.port)
         ClientConnection.__init__(self, target, context, resolve=_resolve)
         self._poll: Any = None
@@ -80,9 +77,9 @@ class KeptConnection(ClientConnection, httplib2.HTTPConnectionWithTimeout):  # t
         self._read = 0
         try:
             return super().handle_request(request)
-        except UpstreamLostError as error:
+        except errors.UpstreamLostError as error:
             if kept and not error.fields["begun"]:
-                raise UpstreamStaleError(**error.fields) from error
+                raise errors.UpstreamStaleError(**error.fields) from error
             raise
 
     def connect(self, deadline: float = math.inf) -> None:
@@ -208,9 +205,9 @@ class PooledServer:
     :param context: an ssl.SSLContext of eventlet's; None for no TLS.
     """
 
-    def __init__(self, host: HttpHost, context: Any = None) -> None:
+    def __init__(self, host: model.HttpHost, context: Any = None) -> None:
         self.host = host
-        self.name = host_header(host)
+        self.name = http1.host_header(host)
         """Value of a request's Host header."""
         self._context = context
         self._pool = ConnectionPool()

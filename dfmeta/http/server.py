@@ -13,14 +13,11 @@ from collections.abc import Callable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Generic, NamedTuple, Protocol
 
+from dfmeta.http import exchange, limits, sockets
 from dfmeta.http.connection import ServerConnection
-from dfmeta.http.exchange import K
-from dfmeta.http.limits import Admission
 from dfmeta.http.service import HttpService
-from dfmeta.http.sockets import abort, close_now, keep_to
 from dfmeta.model import Caller, Endpoint
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.threads import get_hub
 from dfmeta.runtime.throttle import ALL_GUESTS, FIRST_PAUSE, PORTS, Complaints
 
 LOG = logging.getLogger(__name__)
@@ -32,13 +29,13 @@ AT_ONCE = 32
 _address = functools.lru_cache(PORTS)(ip_address)
 
 
-class ClaimSource(Protocol[K]):
+class ClaimSource(Protocol[exchange.K]):
     """Identifies the clients of connections. By default, a claim holds until its connection ends.
 
     The registry of a host with a switch is such a source.
     """
 
-    def claim(self, peer: IPv4Address | IPv6Address) -> K | None:
+    def claim(self, peer: IPv4Address | IPv6Address) -> exchange.K | None:
         """Return the claim of the client that sends from *peer*; None: there is none."""
         ...
 
@@ -46,15 +43,15 @@ class ClaimSource(Protocol[K]):
         """Call *listener* with each endpoint whose guest has changed."""
         del listener
 
-    def current(self, claim: K) -> object | None:
+    def current(self, claim: exchange.K) -> object | None:
         """Return None when the claim does not hold any more."""
         return claim
 
-    def opened(self, claim: K, now: float) -> None:
+    def opened(self, claim: exchange.K, now: float) -> None:
         """Count an open connection of *claim*."""
         del claim, now
 
-    def closed(self, claim: K, now: float) -> None:
+    def closed(self, claim: exchange.K, now: float) -> None:
         """Undo the count of :meth:`opened`."""
         del claim, now
 
@@ -75,7 +72,7 @@ class Introduction(NamedTuple):
     """Whether it is counted as accepted already."""
 
 
-class HttpServer(Generic[K]):
+class HttpServer(Generic[exchange.K]):
     """Serves clients until :meth:`stop`.
 
     :param listeners: listening sockets of eventlet, with the same port number.
@@ -90,10 +87,10 @@ class HttpServer(Generic[K]):
     def __init__(
         self,
         listeners: Sequence[Any],
-        claims: ClaimSource[K],
-        service: HttpService[K],
+        claims: ClaimSource[exchange.K],
+        service: HttpService[exchange.K],
         *,
-        connect: Callable[..., ServerConnection[K]] = ServerConnection,
+        connect: Callable[..., ServerConnection[exchange.K]] = ServerConnection,
         device: str = "",
         introduce: Callable[[Any], Introduction] | None = None,
         name: str = "guests' listener",
@@ -118,7 +115,7 @@ class HttpServer(Generic[K]):
     def rebind(self) -> None:
         """Bind the open connections to the device after it was created again."""
         for connection in self.service.limiter:
-            keep_to(connection.sock, self._device, anew=True)
+            sockets.keep_to(connection.sock, self._device, anew=True)
 
     def descriptors(self) -> list[int]:
         """Return the descriptors of all connections."""
@@ -139,7 +136,7 @@ class HttpServer(Generic[K]):
     # Accepting
 
     def _accept_loop(self, sock: Any) -> None:
-        loop, accepting = get_hub(), threads.current()
+        loop, accepting = threads.get_hub(), threads.current()
         listener = None
         try:
             while True:
@@ -206,7 +203,7 @@ class HttpServer(Generic[K]):
             self._enter(client, introduce(client))
         except OSError as error:
             LOG.debug("A connection of %s ended: %s", self._name, error)
-            close_now(client)
+            sockets.close_now(client)
         except Exception as error:
             client.close()
             self._complain_of_accept(error)
@@ -217,7 +214,7 @@ class HttpServer(Generic[K]):
         if claim is None:
             # An unknown peer: not even an error is sent.
             self.service.observer.closed("unknown_peer")
-            close_now(client)
+            sockets.close_now(client)
             return
         if not peer.counted:
             self.service.observer.accepted(claim)
@@ -234,23 +231,23 @@ class HttpServer(Generic[K]):
         if result.gone is not None:
             self.service.observer.closed("too_many")
             self._discard(result.gone)
-        if result.admission is Admission.REFUSED:
+        if result.admission is limits.Admission.REFUSED:
             self.service.observer.closed("too_many")
-            abort(client)
+            sockets.abort(client)
             client.close()
             return
         if self._device:
-            keep_to(client, self._device)
+            sockets.keep_to(client, self._device)
         self._claims.opened(claim, now)
-        if result.admission is Admission.SERVED:
+        if result.admission is limits.Admission.SERVED:
             self._start(connection)
 
-    def _start(self, connection: ServerConnection[K]) -> None:
+    def _start(self, connection: ServerConnection[exchange.K]) -> None:
         """Serve a connection from the next turn of its virtual machine on."""
         serve = functools.partial(self._serve, connection)
         self.service.scheduler.spawn(connection.claim.sharer, serve)
 
-    def _serve(self, connection: ServerConnection[K]) -> None:
+    def _serve(self, connection: ServerConnection[exchange.K]) -> None:
         try:
             connection.run()
         except Exception:
@@ -268,7 +265,7 @@ class HttpServer(Generic[K]):
         finally:
             self._leave(connection)
 
-    def _leave(self, connection: ServerConnection[K]) -> None:
+    def _leave(self, connection: ServerConnection[exchange.K]) -> None:
         caller = connection.claim.caller
         following = self.service.limiter.leave(caller, connection)
         self._forget(connection)
@@ -277,11 +274,11 @@ class HttpServer(Generic[K]):
         elif not self.service.limiter.of(caller):
             self.service.forget(caller)
 
-    def _forget(self, connection: ServerConnection[K]) -> None:
+    def _forget(self, connection: ServerConnection[exchange.K]) -> None:
         self._claims.closed(connection.claim, clock.now())
         connection.sock.close()
 
-    def _discard(self, connection: ServerConnection[K]) -> None:
+    def _discard(self, connection: ServerConnection[exchange.K]) -> None:
         """End a waiting connection that the limiter has forgotten."""
         connection.abort()
         self._forget(connection)

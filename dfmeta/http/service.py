@@ -15,11 +15,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from dfmeta import metrics
+from dfmeta import metrics, model
 from dfmeta.errors import BodyFault, HeadFault
 from dfmeta.http.exchange import ClientClaim, Handler, K
 from dfmeta.http.limits import CROWDED, ConnectionLimiter, Limits
-from dfmeta.model import Caller
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.threads import Semaphore, get_hub, greenlet
 
@@ -212,7 +211,7 @@ class HttpService(Generic[K]):
         )
         self.scheduler = FairScheduler()
         self._throttle = throttle
-        self._slots: dict[Caller, Semaphore] = {}
+        self._slots: dict[model.Caller, Semaphore] = {}
 
     @property
     def limits(self) -> Limits:
@@ -244,7 +243,7 @@ class HttpService(Generic[K]):
             slots = self._slots[claim.caller] = Semaphore(self.limits.requests_per_port)
         return slots
 
-    def forget(self, caller: Caller) -> None:
+    def forget(self, caller: model.Caller) -> None:
         """Forget a port without connections."""
         self._slots.pop(caller, None)
 

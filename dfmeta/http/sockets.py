@@ -14,9 +14,8 @@ import termios
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from dfmeta.errors import StartError
+from dfmeta import errors, model
 from dfmeta.http.limits import BACKLOG, RECEIVE_BUFFER, SEND_BUFFER, SYN_ACK_RETRIES
-from dfmeta.model import HttpHost
 from dfmeta.runtime.socket_filter import DROP, PASS, attach, attached, detach, load, when
 from dfmeta.runtime.threads import green_socket, original
 
@@ -97,8 +96,8 @@ def listen(device: str, address: IPv4Address | IPv6Address, port: int) -> Any:
         keep_room(sock)
     except OSError as error:
         sock.close()
-        place = HttpHost(str(address), port).authority
-        raise StartError(
+        place = model.HttpHost(str(address), port).authority
+        raise errors.StartError(
             cause=f"cannot listen on {place} on {device}: {error.strerror}",
             remedy="Stop the program that uses it, or set another [df_metadata] port or "
             + ("host_ip6" if six else "host_ip")

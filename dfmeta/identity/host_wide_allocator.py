@@ -29,9 +29,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
-from dfmeta.identity.key import Keys, MetaKeys
+from dfmeta.identity import key, slots
 from dfmeta.identity.slot_allocator import REST, Addresses, SlotAllocator
-from dfmeta.identity.slots import Guest
 from dfmeta.model import Endpoint, GuestAddress, MetaIds, Port, PortId
 from dfmeta.runtime import clock
 
@@ -59,7 +58,7 @@ class _Lease:
 
     port: PortId | None = None
     """The port whose first number it is."""
-    user: Guest | None = None
+    user: slots.Guest | None = None
     """The guest that uses it."""
     kept: Endpoint | None = None
     """The endpoint whose guest it is kept for; a number that rests is not kept."""
@@ -163,7 +162,7 @@ class HostWideAllocator(SlotAllocator):
 
     def __init__(
         self,
-        keys: MetaKeys,
+        keys: key.MetaKeys,
         host_addresses: Addresses,
         clock: Callable[[], float] = clock.now,
         *,
@@ -183,7 +182,7 @@ class HostWideAllocator(SlotAllocator):
         """Endpoint → the numbers that are kept for its guest."""
         self._kept_until = math.inf
         self._holders: dict[PortId, _Holder] = {}
-        self._tagged: dict[PortId, Guest] = {}
+        self._tagged: dict[PortId, slots.Guest] = {}
         """The guests of tagged subports, which have no first numbers."""
         self._unwritten: dict[PortId, MetaIds] = {}
 
@@ -214,7 +213,7 @@ class HostWideAllocator(SlotAllocator):
             self._pools[version].leases[number].port = None
             self._pools[version].release(number)
 
-    def enter(self, guest: Guest) -> None:
+    def enter(self, guest: slots.Guest) -> None:
         """See :class:`SlotAllocator`."""
         port_id = guest.port.id
         if guest.port.vid:
@@ -228,7 +227,7 @@ class HostWideAllocator(SlotAllocator):
             if version not in holder.firsts:
                 self._pools[version].waiting[port_id] = None
 
-    def leave(self, guest: Guest) -> None:
+    def leave(self, guest: slots.Guest) -> None:
         """See :class:`SlotAllocator`. The port keeps its first numbers."""
         port_id = guest.port.id
         for number in guest.slots:
@@ -248,7 +247,7 @@ class HostWideAllocator(SlotAllocator):
 
     # Numbers of addresses
 
-    def pick(self, guest: Guest, version: int) -> int | None:
+    def pick(self, guest: slots.Guest, version: int) -> int | None:
         """See :class:`SlotAllocator`: the port's first number, or a further one.
 
         The guest of an untagged port without any address of that version may get one of the numbers
@@ -269,7 +268,7 @@ class HostWideAllocator(SlotAllocator):
             return None
         return pool.free(barred, left=pool.reserve if used else 0)
 
-    def take(self, guest: Guest, number: int) -> None:
+    def take(self, guest: slots.Guest, number: int) -> None:
         """See :class:`SlotAllocator`."""
         pool = self._pool(number)
         pool.lease(number).user = guest
@@ -277,13 +276,13 @@ class HostWideAllocator(SlotAllocator):
         pool.count_for(number, guest.endpoint)
         self._keys.own(guest.endpoint, number)
 
-    def drop(self, guest: Guest, number: int) -> None:
+    def drop(self, guest: slots.Guest, number: int) -> None:
         """See :class:`SlotAllocator`."""
         self._begin_rest(number, guest.port.id)
         if self._pool(number).leases[number].port is None:
             self._keys.disown(guest.endpoint, number)
 
-    def may_adopt(self, guest: Guest, number: int, address: GuestAddress) -> bool:
+    def may_adopt(self, guest: slots.Guest, number: int, address: GuestAddress) -> bool:
         """See :class:`SlotAllocator`.
 
         A number that rests is not adopted: another flow, or the previous run, has had it for
@@ -302,7 +301,7 @@ class HostWideAllocator(SlotAllocator):
             and number not in self._barred(version)
         )
 
-    def user(self, number: int) -> Guest | None:
+    def user(self, number: int) -> slots.Guest | None:
         """See :class:`SlotAllocator`."""
         lease = self._pool(number).leases.get(number)
         return lease.user if lease is not None else None
@@ -370,7 +369,7 @@ class HostWideAllocator(SlotAllocator):
         if endpoint is not None:
             self._kept.setdefault(endpoint, set()).add(number)
 
-    def _kept_for(self, guest: Guest) -> list[int]:
+    def _kept_for(self, guest: slots.Guest) -> list[int]:
         return sorted(self._kept.get(guest.endpoint, ()))
 
     def _end_rests(self) -> None:
@@ -493,7 +492,7 @@ class HostWideAllocator(SlotAllocator):
 
 
 def allocator_of(
-    keys: Keys,
+    keys: key.Keys,
     host_addresses: Addresses,
     clock: Callable[[], float] = clock.now,
     *,
@@ -503,6 +502,6 @@ def allocator_of(
 
     :param versions: see :class:`HostWideAllocator`.
     """
-    if isinstance(keys, MetaKeys):
+    if isinstance(keys, key.MetaKeys):
         return HostWideAllocator(keys, host_addresses, clock, versions=versions)
     return SlotAllocator(keys, host_addresses, clock)

@@ -39,8 +39,7 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final
 
-from dfmeta.errors import KeyRangeError
-from dfmeta.model import OFPORT_MAX, VID_MAX, Endpoint
+from dfmeta import errors, model
 
 BASE = 0x80000000
 SLOT_SHIFT = 28
@@ -97,7 +96,7 @@ class Keys:
         """Return the slots of an endpoint for one version of IP, in the order of assignment."""
         return self._slots[version]
 
-    def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
+    def key_of(self, endpoint: model.Endpoint, slot: int) -> IPv4Address | IPv6Address:
         """Return the source address that frames of *endpoint* in *slot* have towards the proxy.
 
         :raises KeyRangeError: for an endpoint or a slot that has no key that can be a source
@@ -109,7 +108,7 @@ class Keys:
         number = BASE | slot << SLOT_SHIFT | endpoint.vid << VID_SHIFT | endpoint.ofport
         return IPv4Address(number)
 
-    def parse(self, address: IPv4Address | IPv6Address) -> tuple[Endpoint, int]:
+    def parse(self, address: IPv4Address | IPv6Address) -> tuple[model.Endpoint, int]:
         """Return the endpoint and the slot that *address* stands for.
 
         *address* is the source address of a peer. On tap-metadata, only dfmeta's own service flows
@@ -120,12 +119,12 @@ class Keys:
         number = int(address)
         if address.version == 6:
             vid = number >> _VID6_SHIFT & _VID6_MASK
-            endpoint = Endpoint(number & _OFPORT6_MASK, vid)
+            endpoint = model.Endpoint(number & _OFPORT6_MASK, vid)
             slot = SLOT6 + (number >> _SLOT6_SHIFT & _SLOT6_MASK)
             if not self.covers(address):
                 raise _refuse(endpoint, slot, f"{address} is not in {self.prefix6}")
         else:
-            endpoint = Endpoint(number & OFPORT_MASK, number >> VID_SHIFT & VID_MASK)
+            endpoint = model.Endpoint(number & OFPORT_MASK, number >> VID_SHIFT & VID_MASK)
             slot = number >> SLOT_SHIFT & _SLOT_MASK
             if not number & BASE:
                 raise _refuse(endpoint, slot, f"{address} is not an address from 128.0.0.0 on")
@@ -136,7 +135,7 @@ class Keys:
         """Return the slot in a key, whether or not the key is in use; None for another address."""
         try:
             return self.parse(address)[1]
-        except KeyRangeError:
+        except errors.KeyRangeError:
             return None
 
     def shown(self, slot: int) -> int:
@@ -167,17 +166,17 @@ class Keys:
         """Return the MAC that stands for *slot* between two bridges; None: there is one bridge."""
         return None
 
-    def labelled(self, mac: str) -> tuple[Endpoint | None, int] | None:
+    def labelled(self, mac: str) -> tuple[model.Endpoint | None, int] | None:
         """Return the owner and the slot of a label; the owner is None if it is not known.
 
         :return: None for a MAC that is not a label of a guest's slot.
         """
         return None
 
-    def own(self, endpoint: Endpoint, slot: int) -> None:
+    def own(self, endpoint: model.Endpoint, slot: int) -> None:
         """Note that *endpoint* has *slot*, where the number alone does not show it."""
 
-    def disown(self, endpoint: Endpoint, slot: int) -> None:
+    def disown(self, endpoint: model.Endpoint, slot: int) -> None:
         """Undo :meth:`own`, unless another endpoint has *slot* by now."""
 
     def _key6(self, slot: int, vid: int, ofport: int) -> IPv6Address:
@@ -193,17 +192,17 @@ IN_PORT: Final = Keys()
 """The key scheme with the default prefix for IPv6."""
 
 
-def _check(endpoint: Endpoint, slot: int) -> None:
+def _check(endpoint: model.Endpoint, slot: int) -> None:
     if slot not in SLOTS and slot not in SLOTS6:
         raise _refuse(endpoint, slot, "the slot is not one of those that Linux accepts")
-    if not 1 <= endpoint.ofport <= OFPORT_MAX:
+    if not 1 <= endpoint.ofport <= model.OFPORT_MAX:
         raise _refuse(endpoint, slot, "the ofport is not that of an ordinary port")
-    if not 0 <= endpoint.vid <= VID_MAX:
+    if not 0 <= endpoint.vid <= model.VID_MAX:
         raise _refuse(endpoint, slot, "the VID is not one that 802.1Q gives to a VLAN")
 
 
-def _refuse(endpoint: Endpoint, slot: int, cause: str) -> KeyRangeError:
-    return KeyRangeError(ofport=endpoint.ofport, vid=endpoint.vid, slot=slot, cause=cause)
+def _refuse(endpoint: model.Endpoint, slot: int, cause: str) -> errors.KeyRangeError:
+    return errors.KeyRangeError(ofport=endpoint.ofport, vid=endpoint.vid, slot=slot, cause=cause)
 
 
 GATEWAY: Final = 1
@@ -230,20 +229,20 @@ class MetaKeys(Keys):
         self._size = size = cidr.num_addresses
         self._slots = {4: range(_FIRST, size - 1), 6: range(size + _FIRST, 2 * size - 1)}
         self._base = int(base_mac.replace(":", ""), 16)
-        self.owners: dict[int, Endpoint] = {}
+        self.owners: dict[int, model.Endpoint] = {}
         """Number → the endpoint that has it, or had it a moment ago; see :meth:`own`."""
 
     def most(self, version: int) -> int:
         """Return how many addresses of one endpoint may have a number at a time."""
         return _MOST[version]
 
-    def key_of(self, endpoint: Endpoint, slot: int) -> IPv4Address | IPv6Address:
+    def key_of(self, endpoint: model.Endpoint, slot: int) -> IPv4Address | IPv6Address:
         """See :meth:`Keys.key_of`; the key depends on the number alone."""
         if slot in self.slots(4):
             return self.cidr[slot]
         if slot in self.slots(6):
             return self.prefix6[slot - self._size]
-        raise KeyRangeError(
+        raise errors.KeyRangeError(
             ofport=endpoint.ofport,
             vid=endpoint.vid,
             slot=slot,
@@ -261,12 +260,12 @@ class MetaKeys(Keys):
         """See :meth:`Keys.shown`."""
         return slot % self._size
 
-    def parse(self, address: IPv4Address | IPv6Address) -> tuple[Endpoint, int]:
+    def parse(self, address: IPv4Address | IPv6Address) -> tuple[model.Endpoint, int]:
         """See :meth:`Keys.parse`; a number without an owner is refused."""
         number = self.number_of(address)
         owner = self.owners.get(number) if number is not None else None
         if number is None or owner is None:
-            raise KeyRangeError(
+            raise errors.KeyRangeError(
                 ofport=0, vid=0, slot=number, cause=f"{address} is not a Meta IP in use"
             )
         return owner, number
@@ -302,7 +301,7 @@ class MetaKeys(Keys):
         number = self._base + slot
         return ":".join(f"{octet:02x}" for octet in number.to_bytes(_OCTETS, "big"))
 
-    def labelled(self, mac: str) -> tuple[Endpoint | None, int] | None:
+    def labelled(self, mac: str) -> tuple[model.Endpoint | None, int] | None:
         """See :meth:`Keys.labelled`."""
         try:
             number = int(mac.replace(":", ""), 16) - self._base
@@ -312,11 +311,11 @@ class MetaKeys(Keys):
             return None
         return self.owners.get(number), number
 
-    def own(self, endpoint: Endpoint, slot: int) -> None:
+    def own(self, endpoint: model.Endpoint, slot: int) -> None:
         """See :meth:`Keys.own`."""
         self.owners[slot] = endpoint
 
-    def disown(self, endpoint: Endpoint, slot: int) -> None:
+    def disown(self, endpoint: model.Endpoint, slot: int) -> None:
         """See :meth:`Keys.disown`."""
         if self.owners.get(slot) == endpoint:
             del self.owners[slot]

@@ -24,25 +24,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address
 
-from dfmeta.errors import KeyRangeError
-from dfmeta.identity.host_wide_allocator import allocator_of
+from dfmeta import errors, model
+from dfmeta.identity import host_wide_allocator, numbering
 from dfmeta.identity.key import IN_PORT, Keys
-from dfmeta.identity.numbering import Numbering, OfportClaims, SwitchDevice
 from dfmeta.identity.slot_allocator import REST as REST
 from dfmeta.identity.slot_allocator import Addresses, SlotAllocator
 from dfmeta.identity.slots import EXPECTED, Guest, Learned, Slot, SynHoldTimes
 from dfmeta.identity.slots import Claim as Claim
-from dfmeta.model import (
-    Caller,
-    Endpoint,
-    GuestAddress,
-    Identity,
-    MetaIds,
-    NextHop,
-    Port,
-    PortId,
-    PortState,
-)
 from dfmeta.runtime import clock
 
 
@@ -76,54 +64,56 @@ class Registry:
         host_addresses: Addresses = tuple,
         *,
         ask: Callable[[], int] = lambda: 0,
-        look: Callable[[Endpoint], object] = lambda _endpoint: None,
+        look: Callable[[model.Endpoint], object] = lambda _endpoint: None,
         clock: Callable[[], float] = clock.now,
         keys: Keys = IN_PORT,
         allocator: SlotAllocator | None = None,
     ) -> None:
-        self.allocator = allocator or allocator_of(keys, host_addresses, clock)
+        self.allocator = allocator or host_wide_allocator.allocator_of(keys, host_addresses, clock)
         self.keys: Keys = self.allocator.keys
         self._clock = clock
         self.version = 0
         """Grows with each change to save: of an identity or a slot, but no eviction, which a guest
         can cause without end."""
-        self._changed: set[Endpoint] = set()
-        self._ports: dict[PortId, Port] = {}
-        self._guests: dict[Endpoint, Guest] = {}
-        self._claims = OfportClaims()
-        self._numbering, self._look = Numbering(ask), look
+        self._changed: set[model.Endpoint] = set()
+        self._ports: dict[model.PortId, model.Port] = {}
+        self._guests: dict[model.Endpoint, Guest] = {}
+        self._claims = numbering.OfportClaims()
+        self._numbering, self._look = numbering.Numbering(ask), look
         self._incarnations = itertools.count(1)
         self._epochs = itertools.count(1)
         self._waits = SynHoldTimes()
-        self._listeners: dict[NotifyPhase, list[Callable[[Endpoint], None]]] = {
+        self._listeners: dict[NotifyPhase, list[Callable[[model.Endpoint], None]]] = {
             phase: [] for phase in NotifyPhase
         }
-        self._watchers: list[Callable[[Endpoint], None]] = []
-        self._certain_listeners: list[Callable[[Endpoint], None]] = []
-        self._replaced_listeners: list[Callable[[PortId], None]] = []
+        self._watchers: list[Callable[[model.Endpoint], None]] = []
+        self._certain_listeners: list[Callable[[model.Endpoint], None]] = []
+        self._replaced_listeners: list[Callable[[model.PortId], None]] = []
 
-    def watch(self, watcher: Callable[[Endpoint], None]) -> None:
+    def watch(self, watcher: Callable[[model.Endpoint], None]) -> None:
         """Call *watcher* with each endpoint before a change: of its guest, of the guest's identity,
         of its slots, or of the time that its SYNs have waited."""
         self._watchers.append(watcher)
 
     def subscribe(
-        self, listener: Callable[[Endpoint], None], phase: NotifyPhase = NotifyPhase.CONNECTIONS
+        self,
+        listener: Callable[[model.Endpoint], None],
+        phase: NotifyPhase = NotifyPhase.CONNECTIONS,
     ) -> None:
         """Call *listener* with each endpoint after its guest has changed."""
         self._listeners[phase].append(listener)
 
-    def when_certain(self, listener: Callable[[Endpoint], None]) -> None:
+    def when_certain(self, listener: Callable[[model.Endpoint], None]) -> None:
         """Call *listener* with each endpoint whose number is no longer in doubt."""
         self._certain_listeners.append(listener)
 
-    def when_replaced(self, listener: Callable[[PortId], None]) -> None:
+    def when_replaced(self, listener: Callable[[model.PortId], None]) -> None:
         """Call *listener* with each port after its device was replaced by another one."""
         self._replaced_listeners.append(listener)
 
     # Ports, as reported by OVSDB
 
-    def set_port(self, port: Port) -> None:
+    def set_port(self, port: model.Port) -> None:
         """Store a port that is new or has changed.
 
         If a field changed that identifies the guest, the port starts again: its addresses are
@@ -153,7 +143,7 @@ class Registry:
             touched |= self._enter(port, port.endpoint)
         self._tell(touched)
 
-    def remove_port(self, port_id: PortId) -> None:
+    def remove_port(self, port_id: model.PortId) -> None:
         """Remove the port, if it is known; other ports of its row stay."""
         port = self._ports.pop(port_id, None)
         if port is not None:
@@ -162,11 +152,11 @@ class Registry:
             self.allocator.forget(port)
             self._tell(touched)
 
-    def port(self, port_id: PortId) -> Port | None:
+    def port(self, port_id: model.PortId) -> model.Port | None:
         """Return the port, served or not; None if it is unknown."""
         return self._ports.get(port_id)
 
-    def ports(self) -> list[Port]:
+    def ports(self) -> list[model.Port]:
         """Return all guests' ports, served or not."""
         return list(self._ports.values())
 
@@ -176,12 +166,12 @@ class Registry:
         versions = Counter(s.address.ip.version for guest in guests for s in guest.slots.values())
         return {"4": versions[4], "6": versions[6]}
 
-    def take_changed(self) -> set[Endpoint]:
+    def take_changed(self) -> set[model.Endpoint]:
         """Return the endpoints whose port or slots have changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 
-    def touch(self, endpoint: Endpoint, *, save: bool = True) -> None:
+    def touch(self, endpoint: model.Endpoint, *, save: bool = True) -> None:
         """Mark *endpoint* as changed; *save*: which is a reason to write the state file."""
         self.version += save
         self._changed.add(endpoint)
@@ -189,7 +179,7 @@ class Registry:
 
     # Numbers, as reported by the switch
 
-    def set_devices(self, devices: Mapping[int, SwitchDevice], *, gap: bool) -> None:
+    def set_devices(self, devices: Mapping[int, numbering.SwitchDevice], *, gap: bool) -> None:
         """Store all devices of the switch by their numbers.
 
         :param gap: earlier changes may have been missed; see :meth:`Numbering.put_all`.
@@ -204,7 +194,7 @@ class Registry:
             if replaced and ofport in devices:
                 self._tell_replaced(ofport)
 
-    def set_device(self, ofport: int, device: SwitchDevice | None) -> None:
+    def set_device(self, ofport: int, device: numbering.SwitchDevice | None) -> None:
         """Store the device that has the number now; None: no device.
 
         A guest with that number starts again: the other device may belong to another guest.
@@ -223,16 +213,16 @@ class Registry:
             for listener in self._certain_listeners:
                 listener(endpoint)
 
-    def certain(self, endpoint: Caller) -> bool:
+    def certain(self, endpoint: model.Caller) -> bool:
         """Return whether the endpoint's number is not in doubt. If it is, no answer may be sent."""
-        return not isinstance(endpoint, Endpoint) or self._numbering.certain(endpoint.ofport)
+        return not isinstance(endpoint, model.Endpoint) or self._numbering.certain(endpoint.ofport)
 
-    def doubted(self) -> list[Port]:
+    def doubted(self) -> list[model.Port]:
         """Return the ports that are not served because OVSDB has not yet confirmed their number."""
         ports = map(self.port_at, self._claims.with_number(*self._numbering.doubted()))
         return [port for port in ports if port is not None]
 
-    def misnamed(self) -> list[tuple[Port, bytes]]:
+    def misnamed(self) -> list[tuple[model.Port, bytes]]:
         """Return the ports that are not served because the switch reports another device at their
         number, each with the name of that device."""
         return [
@@ -243,40 +233,42 @@ class Registry:
 
     # Endpoints, for the controller
 
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[model.Endpoint]:
         """Return the endpoints that should have flows."""
         return list(self._guests)
 
-    def guest(self, endpoint: Endpoint) -> Guest | None:
+    def guest(self, endpoint: model.Endpoint) -> Guest | None:
         """Return the guest at *endpoint*, with its port and slots; read only."""
         return self._guests.get(endpoint)
 
-    def guest_of(self, port: Port) -> Guest | None:
+    def guest_of(self, port: model.Port) -> Guest | None:
         """Return the guest at the endpoint of *port*, if it is the guest of that port."""
         guest = self._guests.get(port.endpoint) if port.endpoint is not None else None
         return guest if guest is not None and guest.port.id == port.id else None
 
-    def name(self, endpoint: Endpoint) -> str:
+    def name(self, endpoint: model.Endpoint) -> str:
         """Return the name of the port at *endpoint*, for the log."""
         port = self.port_at(endpoint)
         return port.name if port is not None else str(endpoint)
 
-    def port_at(self, endpoint: Endpoint) -> Port | None:
+    def port_at(self, endpoint: model.Endpoint) -> model.Port | None:
         """Return the port at *endpoint*; None if no guest's port is there."""
         guest = self._guests.get(endpoint)
         return guest.port if guest else None
 
-    def identity(self, endpoint: Endpoint) -> Identity | None:
+    def identity(self, endpoint: model.Endpoint) -> model.Identity | None:
         """Return the identity at *endpoint*; None if no guest with a known instance is there."""
         guest = self._guests.get(endpoint)
         return guest.identity if guest else None
 
-    def slots(self, endpoint: Endpoint) -> dict[int, Slot]:
+    def slots(self, endpoint: model.Endpoint) -> dict[int, Slot]:
         """Return slot number → slot of *endpoint*, as a copy."""
         guest = self._guests.get(endpoint)
         return dict(guest.slots) if guest else {}
 
-    def learn(self, endpoint: Endpoint, address: GuestAddress, now: float) -> Learned | None:
+    def learn(
+        self, endpoint: model.Endpoint, address: model.GuestAddress, now: float
+    ) -> Learned | None:
         """Give *address* a slot at *endpoint*, or find its present slot.
 
         The address is untrusted; it uses room only among the endpoint's own slots.
@@ -306,7 +298,7 @@ class Registry:
         self.allocator.take(guest, number)
         return Learned(number, new=True, epoch=epoch, displaced=displaced)
 
-    def expect(self, endpoint: Endpoint, learned: Learned, now: float) -> None:
+    def expect(self, endpoint: model.Endpoint, learned: Learned, now: float) -> None:
         """Expect the connection of an address that was *learned*.
 
         :param now: the time at which its first SYN was sent on; infinity until then, while its
@@ -316,17 +308,17 @@ class Registry:
         if slot is not None and not slot.connections:
             slot.expected_until = now + EXPECTED
 
-    def has_slot(self, endpoint: Endpoint, learned: Learned) -> bool:
+    def has_slot(self, endpoint: model.Endpoint, learned: Learned) -> bool:
         """Return whether the address that was *learned* still has its slot."""
         return self._slot(endpoint, learned.slot, learned.epoch) is not None
 
-    def _slot(self, endpoint: Endpoint, number: int, epoch: int) -> Slot | None:
+    def _slot(self, endpoint: model.Endpoint, number: int, epoch: int) -> Slot | None:
         """Return a slot, if the same address still has it."""
         guest = self._guests.get(endpoint)
         slot = guest.slots.get(number) if guest is not None else None
         return slot if slot is not None and slot.epoch == epoch else None
 
-    def rest(self, endpoint: Endpoint | None, numbers: Iterable[int]) -> None:
+    def rest(self, endpoint: model.Endpoint | None, numbers: Iterable[int]) -> None:
         """Let slots rest, because an earlier guest of *endpoint* had them.
 
         An address that has one of these numbers by now loses it, if the number alone identifies it:
@@ -341,13 +333,17 @@ class Registry:
         self.allocator.rest(endpoint, numbers)
         self._tell(touched)
 
-    def adopt(self, endpoint: Endpoint, number: int, address: GuestAddress, now: float) -> bool:
+    def adopt(
+        self, endpoint: model.Endpoint, number: int, address: model.GuestAddress, now: float
+    ) -> bool:
         """Adopt an address found in the switch's flows; return False if the slot is not free."""
         if not (adopted := self.restore(endpoint, number, address, now)):
             self.quarantine(endpoint, number)
         return adopted
 
-    def restore(self, endpoint: Endpoint, number: int, address: GuestAddress, now: float) -> bool:
+    def restore(
+        self, endpoint: model.Endpoint, number: int, address: model.GuestAddress, now: float
+    ) -> bool:
         """Give an address the slot of an earlier run again; return False if it is not free."""
         guest = self._guests.get(endpoint)
         slots = guest.slots if guest is not None else {}
@@ -360,7 +356,7 @@ class Registry:
         self.allocator.take(guest, number)
         return True
 
-    def adopt_next_hop(self, endpoint: Endpoint, hop: NextHop) -> bool:
+    def adopt_next_hop(self, endpoint: model.Endpoint, hop: model.NextHop) -> bool:
         """Keep a guest next hop found in the switch's flows until the port's own are known.
 
         :return: False if they are known, so that the flow is compared with them.
@@ -371,14 +367,14 @@ class Registry:
         guest.next_hops = (*guest.next_hops, hop)
         return True
 
-    def quarantine(self, endpoint: Endpoint, number: int) -> None:
+    def quarantine(self, endpoint: model.Endpoint, number: int) -> None:
         """Let *number* rest, if a flow of *endpoint* has it that a start finds and cannot adopt."""
         if self.allocator.conflicts(endpoint, number):
             self.rest(endpoint, (number,))
 
     # Numbers that are unique on the host
 
-    def pending_ovsdb_writes(self) -> dict[str, MetaIds]:
+    def pending_ovsdb_writes(self) -> dict[str, model.MetaIds]:
         """Return row → its Meta addresses for OVSDB, those of its port's first numbers, where they
         differ from ``Port.meta``; it takes little time. An empty field is no difference: there is
         no number for it.
@@ -389,7 +385,7 @@ class Registry:
         self.allocator.assign_waiting()
         return self.allocator.pending_ovsdb_writes()
 
-    def ports_without_number(self) -> list[Port]:
+    def ports_without_number(self) -> list[model.Port]:
         """Return the ports without a number, which get one that has become free at the next
         :meth:`learn` or :meth:`pending_ovsdb_writes`."""
         self.allocator.assign_waiting()
@@ -405,7 +401,7 @@ class Registry:
         """
         try:
             endpoint, number = self.keys.parse(peer)
-        except KeyRangeError:
+        except errors.KeyRangeError:
             return None
         guest = self._guests.get(endpoint)
         if guest is None or guest.identity is None:
@@ -420,7 +416,7 @@ class Registry:
         at that address, and its number is not in doubt."""
         return self.current(claim) is not None and self.certain(claim.caller)
 
-    def current(self, claim: Claim) -> Identity | None:
+    def current(self, claim: Claim) -> model.Identity | None:
         """Return the identity of *claim*, with the fields that have become known since; None if the
         claim no longer holds."""
         guest = self._guests.get(claim.endpoint)
@@ -440,7 +436,7 @@ class Registry:
         self.count_connections(claim.endpoint, claim.slot, claim.epoch, -1, now)
 
     def count_connections(
-        self, endpoint: Endpoint, number: int, epoch: int, change: int, now: float
+        self, endpoint: model.Endpoint, number: int, epoch: int, change: int, now: float
     ) -> None:
         """Add *change* to the number of a slot's connections, if the same address still has it.
 
@@ -455,38 +451,38 @@ class Registry:
 
     # Time that a first SYN waited, which counts towards hold_timeout of its requests
 
-    def note_wait(self, endpoint: Endpoint, source_port: int, seconds: float) -> None:
+    def note_wait(self, endpoint: model.Endpoint, source_port: int, seconds: float) -> None:
         """Remember that the SYN of that connection was held for *seconds*."""
         self._show(endpoint)
         self._waits.note(endpoint, source_port, seconds)
 
-    def take_wait(self, endpoint: Caller, source_port: int) -> float:
+    def take_wait(self, endpoint: model.Caller, source_port: int) -> float:
         """Return and forget the time noted for that connection; 0.0 if there is none."""
         return self._waits.take(endpoint, source_port)
 
-    def take_waits(self, endpoint: Endpoint) -> list[tuple[int, float]]:
+    def take_waits(self, endpoint: model.Endpoint) -> list[tuple[int, float]]:
         """Return and forget all times noted for *endpoint*: source ports and seconds."""
         return self._waits.take_all(endpoint)
 
-    def _note(self, *ports: Port | None) -> None:
+    def _note(self, *ports: model.Port | None) -> None:
         self.version += 1
         for port in ports:
             if port is not None and port.ofport is not None:
                 # A broken port has no endpoint now, but may have had one: note it as well.
-                endpoint = Endpoint(port.ofport, port.vid)
+                endpoint = model.Endpoint(port.ofport, port.vid)
                 self._changed.add(endpoint)
                 self._show(endpoint)
 
-    def _show(self, endpoint: Endpoint) -> None:
+    def _show(self, endpoint: model.Endpoint) -> None:
         for watcher in self._watchers:
             watcher(endpoint)
 
-    def _identify(self, port: Port) -> Identity | None:
-        if port.state not in (PortState.SERVED, PortState.UNNAMED):
+    def _identify(self, port: model.Port) -> model.Identity | None:
+        if port.state not in (model.PortState.SERVED, model.PortState.UNNAMED):
             return None
         return port.identify(next(self._incarnations))
 
-    def _add(self, port: Port) -> bool:
+    def _add(self, port: model.Port) -> bool:
         guest = self.guest_of(port)
         if guest is None or guest.identity is None:
             return False
@@ -495,7 +491,7 @@ class Registry:
         self._tell({guest.endpoint})
         return True
 
-    def _withdraw(self, port: Port) -> set[Endpoint]:
+    def _withdraw(self, port: model.Port) -> set[model.Endpoint]:
         endpoint, guest = port.endpoint, self.guest_of(port)
         if endpoint is not None:
             self._claims.remove(port.id, endpoint)
@@ -506,7 +502,7 @@ class Registry:
         self._enter(self._claimant(guest.endpoint), guest.endpoint)
         return {guest.endpoint}
 
-    def _enter(self, port: Port | None, endpoint: Endpoint) -> set[Endpoint]:
+    def _enter(self, port: model.Port | None, endpoint: model.Endpoint) -> set[model.Endpoint]:
         if port is None or not self._numbering.agrees(port):
             return set()
         before = self._guests.get(endpoint)
@@ -516,7 +512,7 @@ class Registry:
         self.allocator.enter(guest)
         return {endpoint}
 
-    def _claimant(self, endpoint: Endpoint) -> Port | None:
+    def _claimant(self, endpoint: model.Endpoint) -> model.Port | None:
         """Return the latest port of *endpoint* with which the switch agrees."""
         ports = map(self._ports.__getitem__, self._claims.at(endpoint))
         return next(filter(self._numbering.agrees, ports), None)
@@ -528,7 +524,7 @@ class Registry:
             numbers[self._ports[port_id].patch].add(ofport)
         return numbers[True] - numbers[False]
 
-    def _review(self, endpoint: Endpoint, *, anew: bool) -> None:
+    def _review(self, endpoint: model.Endpoint, *, anew: bool) -> None:
         guest, claimant = self._guests.get(endpoint), self._claimant(endpoint)
         same = (guest.port.id if guest else None) == (claimant.id if claimant else None)
         if same and (guest is None or not anew):
@@ -544,7 +540,7 @@ class Registry:
         self.allocator.leave(guest)
         self._waits.take_all(guest.endpoint)
 
-    def _keep_in_place(self, port: Port) -> None:
+    def _keep_in_place(self, port: model.Port) -> None:
         """Store a port of which only what does not identify the guest has changed."""
         guest = self.guest_of(port)
         if guest is None:
@@ -557,7 +553,7 @@ class Registry:
         if (guest.next_hops, guest.port.binding) != before:
             self._tell({guest.endpoint}, NotifyPhase.FLOWS)
 
-    def _take_away(self, taken: Iterable[tuple[Guest, int]]) -> set[Endpoint]:
+    def _take_away(self, taken: Iterable[tuple[Guest, int]]) -> set[model.Endpoint]:
         """Take numbers from guests, and return the endpoints of these guests."""
         touched = set()
         for guest, number in taken:
@@ -573,13 +569,13 @@ class Registry:
         for port_id, listener in itertools.product(ports, self._replaced_listeners):
             listener(port_id)
 
-    def _tell(self, endpoints: Collection[Endpoint], *phases: NotifyPhase) -> None:
+    def _tell(self, endpoints: Collection[model.Endpoint], *phases: NotifyPhase) -> None:
         """Call the listeners of *phases*; without any, those of all phases."""
         listeners = [each for phase in phases or NotifyPhase for each in self._listeners[phase]]
         for endpoint, listener in itertools.product(endpoints, listeners):
             listener(endpoint)
 
-    def __iter__(self) -> Iterator[tuple[Port, dict[int, Slot]]]:
+    def __iter__(self) -> Iterator[tuple[model.Port, dict[int, Slot]]]:
         for port in self._ports.values():
             guest = self.guest_of(port)
             yield port, dict(guest.slots) if guest is not None else {}

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dfmeta.errors import SourceError
-from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import LONGEST_PAUSE
+from dfmeta.runtime import clock, throttle
 
 FIELDS_ASKED: Final = ("id", "device_id", "device_owner", "project_id", "tenant_id")
 DHCP_FIELDS: Final = ("id", "network_id", "mac_address", "fixed_ips")
@@ -298,7 +297,7 @@ class NeutronTrunks:
         return self._guard(lambda: self._api.call(method, path, body=body, timeout=timeout))
 
     def _guard(self, ask: Callable[[], Any]) -> Any:
-        if clock.now() < self._away + LONGEST_PAUSE:
+        if clock.now() < self._away + throttle.LONGEST_PAUSE:
             raise SourceError(source="neutron", cause="it has just not answered", status=0)
         try:
             answer = ask()

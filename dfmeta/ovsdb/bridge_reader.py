@@ -21,11 +21,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dfmeta.model import TAP_MTU, MetaNames, Port, PortId
-from dfmeta.ovsdb.external_ids import southbound_of
-from dfmeta.ovsdb.meta_bridge import MetaRows, has_mtu, is_marked, is_unflooded
+from dfmeta.ovsdb import external_ids, meta_bridge, trunks
 from dfmeta.ovsdb.meta_bridge import read as read_meta
 from dfmeta.ovsdb.rows import RESTORE_WAIT, Bridge, Interface, read_bridge, read_interface
-from dfmeta.ovsdb.trunks import TrunkRows
 from dfmeta.ovsdb.vif import DEVICE_TYPES, vifs
 
 
@@ -52,7 +50,7 @@ class Update:
     tap: TapPort | None = None
     changed: tuple[Port, ...] = ()
     gone: tuple[PortId, ...] = ()
-    meta: MetaRows | None = None
+    meta: meta_bridge.MetaRows | None = None
     """The second bridge; None: the identity scheme has none."""
     others: tuple[str, ...] = ()
     """Names of the bridge's interfaces that are no guest's and could have a guest."""
@@ -168,14 +166,14 @@ class BridgeReader:
         self._ports: dict[Any, _PortRow] = {}
         """Row of a port of the bridge → the port."""
         self._members = _Members()
-        self._trunks = TrunkRows()
+        self._trunks = trunks.TrunkRows()
 
     def read(self, idl: Any, changes: Collection[Any] | None = None) -> Update:
         """Read the ports that the *changes* affect, or all ports when *changes* is None."""
         bridges = idl.tables["Bridge"].rows.values()
         bridge = next((row for row in bridges if row.name == self.bridge), None)
         if changes is None:
-            self._trunks = TrunkRows()
+            self._trunks = trunks.TrunkRows()
         touched: dict[Any, None] = {}  # a set that keeps its order
         for uuid in self._members.update(idl, changes):
             if self._members.homes.get(uuid) == self.bridge or uuid in self._ports:
@@ -204,7 +202,7 @@ class BridgeReader:
             meta=read_meta(idl, bridge, patch, self._meta) if self._meta else None,
             others=tuple(sorted(name for port in ports for name in port.others)),
             restore_wait=any(root.other_config.get(RESTORE_WAIT) == "true" for root in roots),
-            southbound="".join(southbound_of(root.external_ids) for root in roots),
+            southbound="".join(external_ids.southbound_of(root.external_ids) for root in roots),
         )
 
     @property
@@ -287,12 +285,12 @@ def _has_own_mtu(interface: Interface) -> bool:
 
 
 def _read_tap(interface: Interface) -> TapPort:
-    marked = is_marked(interface)
+    marked = meta_bridge.is_marked(interface)
     is_sound = (
         marked
         and interface.type == "internal"
-        and is_unflooded(interface)
-        and has_mtu(interface.mtu_request)
+        and meta_bridge.is_unflooded(interface)
+        and meta_bridge.has_mtu(interface.mtu_request)
     )
     return TapPort(
         interface.ofport,

@@ -19,13 +19,12 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Any, Final
 from uuid import UUID
 
-from dfmeta.errors import short
+from dfmeta import errors, model
 from dfmeta.flows.pipeline import METADATA_IP
-from dfmeta.model import MetaIds, NextHop
 
 NAME_MAX: Final = 255
 _PROJECT: Final = re.compile(r"[\x21-\x7e]{1,255}")
-META_KEYS: Final = MetaIds("dfmeta-meta-ip", "dfmeta-meta-mac", "dfmeta-meta-ip6")
+META_KEYS: Final = model.MetaIds("dfmeta-meta-ip", "dfmeta-meta-mac", "dfmeta-meta-ip6")
 """Keys in ``external_ids`` of a guest's Interface row."""
 PROVIDER_IDS: Final = ("provider_ip", "provider_mac")
 """Keys in ``other_config`` of a guest's Port row that Neutron's metadata_path writes."""
@@ -69,15 +68,15 @@ def southbound_of(external_ids: Mapping[str, str]) -> str:
     return "".join((own or external_ids.get("ovn-remote", "")).split())
 
 
-def own_ids(external_ids: Mapping[str, str]) -> MetaIds:
+def own_ids(external_ids: Mapping[str, str]) -> model.MetaIds:
     """Return the Meta addresses that dfmeta has written into the row of a port.
 
     Trust: as :func:`ids_of`.
     """
-    return MetaIds(*(external_ids.get(key, "").strip() for key in META_KEYS))
+    return model.MetaIds(*(external_ids.get(key, "").strip() for key in META_KEYS))
 
 
-def ids_of(external_ids: Mapping[str, str], other_config: Mapping[str, str]) -> MetaIds:
+def ids_of(external_ids: Mapping[str, str], other_config: Mapping[str, str]) -> model.MetaIds:
     """Return the Meta addresses in the rows of a port: dfmeta's, else metadata_path's.
 
     Trust: programs of the host have written them; they may be stale, doubled or invalid.
@@ -89,12 +88,12 @@ def ids_of(external_ids: Mapping[str, str], other_config: Mapping[str, str]) -> 
     return written._replace(ip=ip, mac=mac)
 
 
-def parse_next_hops(text: str) -> tuple[tuple[NextHop, ...], tuple[str, ...]]:
+def parse_next_hops(text: str) -> tuple[tuple[model.NextHop, ...], tuple[str, ...]]:
     """Read the value of :data:`NEXT_HOPS_KEY`: ``IP`` or ``IP=MAC``, separated by spaces or commas.
 
     :return: the guest next hops in their order, and a fault for each wrong entry.
     """
-    hops: dict[str, NextHop] = {}
+    hops: dict[str, model.NextHop] = {}
     faults: list[str] = []
     for entry in filter(None, _SEPARATORS.split(text)):
         ip, has_mac, mac = entry.partition("=")
@@ -106,7 +105,7 @@ def parse_next_hops(text: str) -> tuple[tuple[NextHop, ...], tuple[str, ...]]:
         if cause:
             faults.append(_fault(entry, cause))
         else:
-            hops[ip] = NextHop(ip, mac.lower())
+            hops[ip] = model.NextHop(ip, mac.lower())
     return tuple(hops.values()), tuple(faults[:NEXT_HOPS_MAX])
 
 
@@ -137,7 +136,7 @@ def wrong_mac(text: str) -> str:
     return ""
 
 
-def of_dhcp_ports(rows: Iterable[Mapping[str, Any]]) -> tuple[NextHop, ...]:
+def of_dhcp_ports(rows: Iterable[Mapping[str, Any]]) -> tuple[model.NextHop, ...]:
     """Return the guest next hops of a network, from its DHCP ports as Neutron returns them.
 
     They are sorted, so that the same ports always give the same value. Invalid ones are left out.
@@ -147,7 +146,7 @@ def of_dhcp_ports(rows: Iterable[Mapping[str, Any]]) -> tuple[NextHop, ...]:
         mac = str(row.get("mac_address") or "").lower()
         for ip in fixed_ips(row):
             if not wrong_ip(ip):
-                hops[ip] = NextHop(ip, "" if wrong_mac(mac) else mac, NEUTRON)
+                hops[ip] = model.NextHop(ip, "" if wrong_mac(mac) else mac, NEUTRON)
     return tuple(hops[ip] for ip in sorted(hops, key=IPv4Address))
 
 
@@ -162,4 +161,4 @@ def fixed_ips(row: Mapping[str, Any]) -> list[str]:
 
 
 def _fault(entry: str, cause: str) -> str:
-    return f"external_ids:{NEXT_HOPS_KEY} has {short(entry)!r}: {cause}"
+    return f"external_ids:{NEXT_HOPS_KEY} has {errors.short(entry)!r}: {cause}"

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
-from dfmeta.ovsdb.external_ids import wrong_mac
+from dfmeta.ovsdb import external_ids, jsonrpc
 from dfmeta.ovsdb.idl import SOUTHBOUND, Columns, Noticing, schema_helper
-from dfmeta.ovsdb.jsonrpc import POLLIN, Poller
 from dfmeta.ovsdb.watcher import LOG, DatabaseFollower
 from dfmeta.runtime.throttle import FIRST_PAUSE
 
@@ -74,7 +73,7 @@ class Southbound(DatabaseFollower[BindingsUpdate]):
 
     def _serve_connection(self) -> None:
         while not (remote := self.remote):
-            self._rest(Poller())
+            self._rest(jsonrpc.Poller())
             if self._stopping:
                 return
         idl = Noticing(remote, schema_helper(remote, _COLUMNS, SOUTHBOUND))
@@ -104,12 +103,12 @@ class Southbound(DatabaseFollower[BindingsUpdate]):
             self._connected, self._pause = True, FIRST_PAUSE
             idl.proved()
             self._read(idl)
-        poller = Poller()
+        poller = jsonrpc.Poller()
         idl.wait(poller)
         self._rest(poller)
 
     def _rest(self, poller: Any) -> None:
-        poller.fd_wait(self._wake.fileno(), POLLIN)
+        poller.fd_wait(self._wake.fileno(), jsonrpc.POLLIN)
         poller.block()
         self._wake.clear()
 
@@ -132,6 +131,6 @@ def _binding(row: Any) -> Binding:
         "parent": "".join(row.parent_port),
         "port_id": row.logical_port,
         "vid": next(iter(row.tag), 0),
-        "mac": next((mac for mac in macs if not wrong_mac(mac)), ""),
+        "mac": next((mac for mac in macs if not external_ids.wrong_mac(mac)), ""),
         **{key: row.external_ids.get(f"neutron:{key}", "") for key in _OF_NEUTRON},
     }

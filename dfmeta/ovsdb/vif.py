@@ -12,15 +12,8 @@ from ipaddress import IPv4Address
 from typing import Final
 from uuid import UUID
 
-from dfmeta.errors import short
+from dfmeta import errors, model
 from dfmeta.identity.numbering import WIRE_NAME_MAX
-from dfmeta.model import (
-    ATTACHMENT_KEY,
-    Binding,
-    Port,
-    PortKind,
-    is_unicast,
-)
 from dfmeta.ovsdb.external_ids import NEXT_HOPS_KEY, ids_of, parse_next_hops
 from dfmeta.ovsdb.rows import PATCH, Interface
 from dfmeta.ovsdb.subport_list import ListEntry, parse
@@ -45,7 +38,7 @@ _AGENT_TYPE = "internal"
 """Type of a DHCP agent's or router's port, which has iface-id and attached-mac but no instance."""
 
 
-def vifs(row: Interface, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
+def vifs(row: Interface, lead: Lead = NO_LEAD) -> tuple[model.Port, ...]:
     """Return the guests' ports of a row, one for each VLAN id; empty when it is not a guest's.
 
     A guest's port has an instance (``vm-uuid`` or ``vm-id``), or a Neutron port and its MAC
@@ -60,11 +53,11 @@ def vifs(row: Interface, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     """
     ids = {key: text for key, value in row.external_ids.items() if (text := value.strip())}
     kind, mtu = kind_of(row), 0
-    if kind is not PortKind.SUBPORT:
+    if kind is not model.PortKind.SUBPORT:
         ids.pop(INSTANCE_KEY, None)
-    if kind is PortKind.PARENT and lead.vm is not None and not _key_of(ids):
+    if kind is model.PortKind.PARENT and lead.vm is not None and not _key_of(ids):
         ids = {**lead.vm.ids, **ids}
-    elif kind is PortKind.SUBPORT:
+    elif kind is model.PortKind.SUBPORT:
         entry = parse(lead.subports).entries.get(lead.vid)
         ids = _of_subport(ids, entry)
         mtu = entry.mtu if entry is not None else 0
@@ -72,12 +65,12 @@ def vifs(row: Interface, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
     instance = ids.get(key, "")
     iface_id, mac = ids.get("iface-id", ""), ids.get("attached-mac", "").lower()
     wired = bool(iface_id and mac) and row.type != _AGENT_TYPE
-    if kind is PortKind.PORT and (row.type not in GUEST_TYPES or not (instance or wired)):
+    if kind is model.PortKind.PORT and (row.type not in GUEST_TYPES or not (instance or wired)):
         return ()
     fault = _fault(key, instance)
     hops, wrong = parse_next_hops(ids.get(NEXT_HOPS_KEY, ""))
     listed = parse(list_of(row))
-    port = Port(
+    port = model.Port(
         name=row.name,
         row=row.uuid,
         ofport=row.ofport,
@@ -87,14 +80,14 @@ def vifs(row: Interface, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
         project_id=ids.get("project-id", ""),
         dead=row.tag == DEAD_TAG and row.vlan_mode != "trunk",
         fault=fault,
-        kind=PortKind.PARENT if listed.entries else kind,
+        kind=model.PortKind.PARENT if listed.entries else kind,
         segmentation_id=lead.vid,
         parent=lead.parent,
         mtu=mtu,
         subport_faults=listed.faults,
         attachments=_allowed(row, kind, lead),
-        attached=ids.get(ATTACHMENT_KEY, "") if kind is PortKind.SUBPORT else "",
-        binding=_binding(ids) if kind is PortKind.SUBPORT else None,
+        attached=ids.get(model.ATTACHMENT_KEY, "") if kind is model.PortKind.SUBPORT else "",
+        binding=_binding(ids) if kind is model.PortKind.SUBPORT else None,
         patch=row.type == PATCH and len(row.name.encode()) <= WIRE_NAME_MAX,
         device_mac=row.mac_in_use.lower() if len(row.name.encode()) > WIRE_NAME_MAX else "",
         meta=ids_of(row.external_ids, row.other_config),
@@ -102,25 +95,25 @@ def vifs(row: Interface, lead: Lead = NO_LEAD) -> tuple[Port, ...]:
         next_hop_faults=wrong,
         sources=_sources(ids),
     )
-    if kind is PortKind.PARENT:
+    if kind is model.PortKind.PARENT:
         return (port,)
     return (port, *(subport_of(port, subport) for subport in listed.entries.values()))
 
 
-def _allowed(row: Interface, kind: PortKind, lead: Lead) -> bool:
+def _allowed(row: Interface, kind: model.PortKind, lead: Lead) -> bool:
     """Return whether a VM may make attachments, by its tap's row or that of its trunk's parent."""
-    if kind is PortKind.SUBPORT:
+    if kind is model.PortKind.SUBPORT:
         return False
     rows = [row.external_ids]
-    if kind is PortKind.PARENT and lead.vm is not None:
+    if kind is model.PortKind.PARENT and lead.vm is not None:
         rows.append(lead.vm.ids)
     return any(ids.get(ALLOWED, "").strip() == "true" for ids in rows)
 
 
-def subport_of(parent: Port, entry: ListEntry) -> Port:
+def subport_of(parent: model.Port, entry: ListEntry) -> model.Port:
     """Return a subport whose tags reach the bridge."""
     ids = {"vm-uuid": entry.instance_id, "project-id": entry.project_id}
-    return Port(
+    return model.Port(
         name=parent.name,
         row=parent.row,
         ofport=parent.ofport,
@@ -130,7 +123,7 @@ def subport_of(parent: Port, entry: ListEntry) -> Port:
         instance_id=entry.instance_id,
         project_id=entry.project_id,
         dead=parent.dead,
-        kind=PortKind.SUBPORT,
+        kind=model.PortKind.SUBPORT,
         segmentation_id=entry.vid,
         parent=parent.name,
         mtu=entry.mtu,
@@ -155,20 +148,20 @@ def _key_of(ids: Mapping[str, str]) -> str:
     return next((key for key in (INSTANCE_KEY, *INSTANCE_KEYS) if ids.get(key)), "")
 
 
-def _binding(ids: Mapping[str, str]) -> Binding | None:
+def _binding(ids: Mapping[str, str]) -> model.Binding | None:
     """Return the source addresses of an attachment's port; None if its row has none."""
     mac, ip = ids.get("attached-mac", "").lower(), ids.get(ADDRESS_KEY, "")
-    if not (ids.get(ATTACHMENT_KEY) and is_unicast(mac)):
+    if not (ids.get(model.ATTACHMENT_KEY) and model.is_unicast(mac)):
         return None
     try:
-        return Binding(mac, IPv4Address(ip))
+        return model.Binding(mac, IPv4Address(ip))
     except ValueError:
         return None
 
 
 def _fault(key: str, instance: str) -> str:
     if instance and not _is_uuid(instance):
-        return f"external_ids:{key}={short(instance)!r} is not a UUID"
+        return f"external_ids:{key}={errors.short(instance)!r} is not a UUID"
     return ""
 
 

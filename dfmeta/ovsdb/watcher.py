@@ -14,16 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from dfmeta.errors import DfmetaError, OvsdbError
-from dfmeta.model import MetaIds, MetaNames
+from dfmeta import errors, model
+from dfmeta.ovsdb import bridge_reader, meta_bridge
 from dfmeta.ovsdb import idl as ovsdb_idl
-from dfmeta.ovsdb import meta_bridge
-from dfmeta.ovsdb.bridge_reader import BridgeReader, Update
 from dfmeta.ovsdb.idl import Act, Columns, Noticing, schema_helper, transact
 from dfmeta.ovsdb.jsonrpc import POLLIN, Poller, why
 from dfmeta.runtime import hub, threads
 from dfmeta.runtime.hub import Bell
-from dfmeta.runtime.threads import original
 from dfmeta.runtime.throttle import FIRST_PAUSE
 
 LOG = logging.getLogger(__name__)
@@ -31,8 +28,8 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 V = TypeVar("V")
 
-_threading = original("threading")
-_time = original("time")
+_threading = threads.original("threading")
+_time = threads.original("time")
 """Not patched by eventlet: patched modules would wait on a hub that this thread does not run."""
 
 COLUMNS: Columns = {
@@ -139,7 +136,7 @@ class DatabaseFollower(ABC, Generic[V]):
             self._pause = min(2 * self._pause, self.longest_pause)
 
 
-class OvsdbWatcher(DatabaseFollower[Update]):
+class OvsdbWatcher(DatabaseFollower[bridge_reader.Update]):
     """A thread that follows OVSDB, and the hub's interface to it.
 
     :param remote: OVSDB's address, such as ``unix:/var/run/openvswitch/db.sock``.
@@ -157,16 +154,16 @@ class OvsdbWatcher(DatabaseFollower[Update]):
         bridge: str,
         tap: str,
         *,
-        deliver: Callable[[Update], None],
-        meta: MetaNames | None = None,
+        deliver: Callable[[bridge_reader.Update], None],
+        meta: model.MetaNames | None = None,
     ) -> None:
         super().__init__(remote, deliver)
         self.bridge, self.tap = bridge, tap
         self._jobs: deque[_Transaction] = deque()
         self._finished: deque[_Transaction] = deque()
         self._answered_jobs = Bell()
-        self._reader = BridgeReader(bridge, tap, meta)
-        self._last: Update | None = None
+        self._reader = bridge_reader.BridgeReader(bridge, tap, meta)
+        self._last: bridge_reader.Update | None = None
         self._seqno = 0
         self._asked = self._sent = self._answered = 0
         """Numbers of the latest query, of the latest one that the last echo covers, and of the
@@ -214,7 +211,7 @@ class OvsdbWatcher(DatabaseFollower[Update]):
         """
         return self.run(lambda idl, _txn: meta_bridge.remove_taps(idl, self.bridge, only))
 
-    def ensure_meta(self, names: MetaNames) -> None:
+    def ensure_meta(self, names: model.MetaNames) -> None:
         """Create the second bridge with its ports, or correct them; see
         :func:`dfmeta.ovsdb.meta_bridge.ensure`.
 
@@ -246,7 +243,7 @@ class OvsdbWatcher(DatabaseFollower[Update]):
         """
         self.run(ovsdb_idl.reconfigure)
 
-    def write_ids(self, rows: Mapping[str, MetaIds]) -> None:
+    def write_ids(self, rows: Mapping[str, model.MetaIds]) -> None:
         """Write the Meta addresses of ports; see :func:`dfmeta.ovsdb.meta_bridge.write_ids`.
 
         :raises OvsdbError: when the transaction fails.
@@ -272,18 +269,18 @@ class OvsdbWatcher(DatabaseFollower[Update]):
             job.done.wait()
         if not job.done.ready():
             job.given_up = True
-            raise OvsdbError(connection=self.remote, cause="no answer to a transaction")
-        if isinstance(job.error, DfmetaError):
+            raise errors.OvsdbError(connection=self.remote, cause="no answer to a transaction")
+        if isinstance(job.error, errors.DfmetaError):
             raise job.error
         if job.error is not None:
-            raise OvsdbError(connection=self.remote, cause=why(job.error)) from job.error
+            raise errors.OvsdbError(connection=self.remote, cause=why(job.error)) from job.error
         result: T = job.result
         return result
 
     # The thread's side
 
     def _lost(self) -> None:
-        self._tell(Update(connected=False))
+        self._tell(bridge_reader.Update(connected=False))
 
     def _serve_connection(self) -> None:
         idl = Noticing(self.remote, schema_helper(self.remote, COLUMNS))
@@ -345,7 +342,7 @@ class OvsdbWatcher(DatabaseFollower[Update]):
         self._finished.append(job)
         self._answered_jobs.ring()
 
-    def _tell(self, update: Update) -> None:
+    def _tell(self, update: bridge_reader.Update) -> None:
         if update == self._last:
             return
         self._last = update

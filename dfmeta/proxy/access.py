@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dfmeta import metrics
+from dfmeta import metrics, model
 from dfmeta.identity.registry import Claim
 from dfmeta.identity.slots import ACCEPTED
-from dfmeta.model import Answer, GuestRequest
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT, TEXT_MAX
 
 LOG = logging.getLogger(__name__)
@@ -59,7 +58,7 @@ class Timing:
 
 
 def answered(
-    claim: Claim, request: GuestRequest, answer: Answer, timing: Timing, now: float
+    claim: Claim, request: model.GuestRequest, answer: model.Answer, timing: Timing, now: float
 ) -> None:
     """Count and log a request that has an answer.
 
@@ -77,7 +76,7 @@ def answered(
 
 def log_answered(
     claim: Claim,
-    request: GuestRequest,
+    request: model.GuestRequest,
     timing: Timing,
     status: int,
     size: int,
@@ -104,7 +103,7 @@ def log_answered(
     )
 
 
-def unanswered(claim: Claim, request: GuestRequest, reason: str, timing: Timing) -> None:
+def unanswered(claim: Claim, request: model.GuestRequest, reason: str, timing: Timing) -> None:
     """Count and log a request that is ended by closing its connection without an answer."""
     _count_asked(timing)
     if reason == OUT_OF_TIME:

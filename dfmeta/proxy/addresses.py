@@ -31,9 +31,8 @@ from dfmeta.model import (
     PeerAddress,
     View,
 )
-from dfmeta.proxy import access
+from dfmeta.proxy import access, claims
 from dfmeta.proxy.application import Application
-from dfmeta.proxy.claims import Claims
 from dfmeta.runtime.threads import Semaphore
 from dfmeta.store.db.record import Address, Record
 from dfmeta.store.guest.backend import StoreBackend, failure
@@ -65,7 +64,7 @@ class RequestClaim(Claim):
     lookup: list[IdentifiedCaller] = field(default_factory=list, compare=False)
 
 
-class Addresses(Claims):
+class Addresses(claims.Claims):
     """Identify guests by address.
 
     :param find: see :data:`Find`; may be replaced at any time.

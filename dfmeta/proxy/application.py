@@ -13,26 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, TypeVar
 
-from dfmeta import metrics
+from dfmeta import errors, metrics
 from dfmeta.attach.api import is_listing
-from dfmeta.errors import BackendError, BackendTimeoutError, BackendUpstreamError
+from dfmeta.http import http1, server
 from dfmeta.http.exchange import Abandoned, Exchange, Handler
-from dfmeta.http.http1 import phrase
 from dfmeta.http.limits import Limits
-from dfmeta.http.server import ClaimSource, HttpServer
 from dfmeta.http.service import HttpService, RefusalThrottle
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, AnswerTerms, Endpoint, GuestRequest, Identity, View
-from dfmeta.proxy import access
-from dfmeta.proxy.access import Timing
+from dfmeta.proxy import access, rate, recent
 from dfmeta.proxy.attachments import AttachmentResponder, is_ours
 from dfmeta.proxy.attachments import answer as attachment_answer
 from dfmeta.proxy.claims import Claims
-from dfmeta.proxy.rate import RateLimiter
-from dfmeta.proxy.recent import REASONS, RECENT
 from dfmeta.proxy.tokens import TokenMode, Tokens, handshake, is_token_path, passed_on
-from dfmeta.runtime import clock, threads
-from dfmeta.runtime.throttle import Complaints
+from dfmeta.runtime import clock, threads, throttle
 from dfmeta.store.guest.requests import split_path
 
 ADMIN: Final = frozenset(
@@ -74,7 +68,7 @@ class AppSettings:
     """Instance id in lower case → its mode, which overrides the record's and ``http_tokens``."""
 
 
-class _Pending(Timing):
+class _Pending(access.Timing):
     """A request on its way, and where its time went."""
 
     __slots__ = ("claim", "exchange", "for_attachments", "request")
@@ -127,8 +121,8 @@ class Application:
         settings: AppSettings,
         *,
         tokens: Tokens,
-        rates: RateLimiter,
-        complaints: Complaints,
+        rates: rate.RateLimiter,
+        complaints: throttle.Complaints,
         attachments: AttachmentResponder | None = None,
         drain_switch_messages: Callable[[], object] = lambda: None,
         echo: Callable[[], Callable[[float], bool]] = lambda: lambda _deadline: True,
@@ -215,7 +209,7 @@ class Application:
         """Return the result of *step*, or an error answer if it fails."""
         try:
             return step(pending)
-        except BackendError as error:
+        except errors.BackendError as error:
             pending.reason = _in_words(error.cause, error.remedy)
             return self._failed(pending, error)
         except Exception as error:
@@ -231,7 +225,7 @@ class Application:
                 level=logging.ERROR,
                 exc_info=True,
             )
-            pending.reason = REASONS["defect"]
+            pending.reason = recent.REASONS["defect"]
             return _text(500)
 
     # Without the backend
@@ -323,14 +317,14 @@ class Application:
         finally:
             pending.at_backend += clock.now() - begun
         if not answer.known:
-            pending.reason = REASONS["absent"]
+            pending.reason = recent.REASONS["absent"]
         elif refusal is None:
             pending.reason = self.report_fault(pending.claim, answer.status, answer.remark)
         elif refusal.status == 503:
-            pending.reason = REASONS["key"]
+            pending.reason = recent.REASONS["key"]
         elif refusal.status >= 400:
             access.refuse("token")
-            pending.reason = REASONS["token"]
+            pending.reason = recent.REASONS["token"]
         if refusal is not None:
             pending.backend = access.OURSELVES
         return answer
@@ -366,20 +360,20 @@ class Application:
             "cannot be queried, the project of the instance is not known",
             "See `dfmeta ports` for the values that identity_sources give for the port",
         )
-        pending.reason = REASONS["project"]
+        pending.reason = recent.REASONS["project"]
         return False
 
     def _lacks_project(self, identity: Identity) -> bool:
         # The backend checks an unverified instance id against the project.
         return (self._settings.needs_project or identity.unverified) and not identity.project_id
 
-    def _failed(self, pending: _Pending, error: BackendError) -> Answer:
+    def _failed(self, pending: _Pending, error: errors.BackendError) -> Answer:
         # The remedy is part of the kind: another remedy within the minute is logged as well.
         kind = f"{type(error).__name__}: {error.remedy}"
         self._complain(pending.claim, kind, error.cause, error.remedy)
-        if pending.request.method == "POST" and isinstance(error, BackendTimeoutError):
+        if pending.request.method == "POST" and isinstance(error, errors.BackendTimeoutError):
             return _text(504)
-        if isinstance(error, BackendUpstreamError):
+        if isinstance(error, errors.BackendUpstreamError):
             return _text(502)
         return self._out_of_time(pending)
 
@@ -405,7 +399,7 @@ class Application:
         # The next guest of the port must not be limited because of this one.
         self._rates.forget(endpoint)
         self._complaints.forget(endpoint)
-        RECENT.forget(endpoint)
+        recent.RECENT.forget(endpoint)
 
 
 def is_admins(segments: Sequence[str]) -> bool:
@@ -448,20 +442,20 @@ def guest_service(
 
 def guest_server(
     listeners: Sequence[Any],
-    claims: ClaimSource[Claim],
+    claims: server.ClaimSource[Claim],
     application: Handler[Claim],
     *,
     device: str = "",
     limits: Limits,
     hold_timeout: float,
-) -> HttpServer[Claim]:
+) -> server.HttpServer[Claim]:
     """Return the server for guests, whose connections are the metric ``dfmeta_open_connections``.
 
     :param device: name of tap-metadata, through which answers leave; empty: through any device.
     """
     service = guest_service(application, limits=limits, hold_timeout=hold_timeout)
     metrics.CONNECTIONS.set_function(service.limiter.__len__)
-    return HttpServer(listeners, claims, service, device=device)
+    return server.HttpServer(listeners, claims, service, device=device)
 
 
 def _is_unnamed(claim: Claim) -> bool:
@@ -477,12 +471,12 @@ def _refusal(
 ) -> Answer:
     """Count a refusal and return its answer."""
     access.refuse(reason)
-    pending.reason = REASONS[reason]
+    pending.reason = recent.REASONS[reason]
     return _text(status, *headers)
 
 
 def _text(status: int, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, f"{status} {phrase(status)}\n".encode(), headers=headers)
+    return Answer(status, f"{status} {http1.phrase(status)}\n".encode(), headers=headers)
 
 
 def _in_words(cause: str, remedy: str) -> str:

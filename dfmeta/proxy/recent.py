@@ -16,10 +16,8 @@ from dataclasses import astuple, dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Final, Self, get_args
 
-from dfmeta import metrics
-from dfmeta.errors import BodyFault, HeadFault
+from dfmeta import errors, metrics, model
 from dfmeta.identity.registry import Claim
-from dfmeta.model import Caller, Endpoint
 from dfmeta.proxy.tokens import is_token_path
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import PORTS
@@ -58,7 +56,7 @@ REASONS: Final[Mapping[str, str]] = {
     "token": "its token is missing, invalid or expired, or its request for a token is invalid",
 }
 """Reasons of failures that are not a backend's."""
-OWN: Final = frozenset({*get_args(HeadFault), *get_args(BodyFault), "method"})
+OWN: Final = frozenset({*get_args(errors.HeadFault), *get_args(errors.BodyFault), "method"})
 """Those of :data:`REASONS` that are a fault of the guest's request: no guest counts as failing
 because of them."""
 RULES: Final = frozenset({"document", "forwarded", "forwarded_for", "rate", "token"})
@@ -242,7 +240,7 @@ class Recent:
         self._clock, self._most = clock, ports
         self.complete = True
         """Whether nothing is taken away, as from a worker: a first answer is the first one."""
-        self._ports: OrderedDict[Caller, GuestRequests] = OrderedDict()
+        self._ports: OrderedDict[model.Caller, GuestRequests] = OrderedDict()
 
     def answered(self, claim: Claim, status: int, path: str, reason: str) -> None:
         """Note the end of a request.
@@ -280,16 +278,16 @@ class Recent:
         requests.note(at, HTTPStatus.OK)
         self._succeed(requests, at)
 
-    def forget(self, caller: Caller) -> None:
+    def forget(self, caller: model.Caller) -> None:
         """Forget a guest, since another one may have its port."""
         self._ports.pop(caller, None)
 
-    def of(self, caller: Caller, incarnation: int) -> GuestRequests | None:
+    def of(self, caller: model.Caller, incarnation: int) -> GuestRequests | None:
         """Return the requests of that guest; None: it has made none yet."""
         requests = self._ports.get(caller)
         return requests if requests is not None and requests.incarnation == incarnation else None
 
-    def __iter__(self) -> Iterator[tuple[Caller, GuestRequests]]:
+    def __iter__(self) -> Iterator[tuple[model.Caller, GuestRequests]]:
         return iter(list(self._ports.items()))
 
     def __len__(self) -> int:
@@ -315,14 +313,14 @@ class Recent:
             for caller, requests in taken.items()
         ]
 
-    def add(self, rows: Iterable[Any], current: Callable[[Endpoint], int | None]) -> None:
+    def add(self, rows: Iterable[Any], current: Callable[[model.Endpoint], int | None]) -> None:
         """Add the result of a worker's :meth:`take`.
 
         :param current: return the present incarnation of an endpoint; numbers of another
             incarnation are dropped.
         """
         for (ofport, vid), incarnation, counts, last, failures in rows:
-            endpoint = Endpoint(ofport, vid)
+            endpoint = model.Endpoint(ofport, vid)
             if current(endpoint) != incarnation:
                 continue
             requests = self._of(endpoint, incarnation)
@@ -338,7 +336,7 @@ class Recent:
             metrics.FIRST_ANSWERS.inc()
         requests.well_at = max(requests.well_at, at)
 
-    def _of(self, caller: Caller, incarnation: int) -> GuestRequests:
+    def _of(self, caller: model.Caller, incarnation: int) -> GuestRequests:
         requests = self._ports.get(caller)
         if requests is None or requests.incarnation != incarnation:
             requests = self._ports[caller] = GuestRequests(incarnation)

@@ -19,7 +19,6 @@ from dfmeta.identity.registry import Registry
 from dfmeta.model import Endpoint
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
-from dfmeta.runtime.threads import Event
 
 BATCH: Final = 32
 """Endpoints of one message."""
@@ -71,14 +70,14 @@ class Replicator(Generic[R]):
         self._replicas = replicas
         self._dirty: dict[Endpoint, None] = {}
         """The endpoints whose change is not sent yet, in their order."""
-        self._wake = Event()
+        self._wake = threads.Event()
         registry.watch(self._mark)
 
     def run(self, ended: Callable[[], bool]) -> None:
         """Send changes as they occur, until *ended*; run it in a thread of its own."""
         while not ended():
             self._wake.wait()
-            self._wake = Event()
+            self._wake = threads.Event()
             self.send()
 
     def add_replica(self, replica: R) -> None:

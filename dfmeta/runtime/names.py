@@ -21,10 +21,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.threads import Event, original
 
-_socket = original("socket")
-_threading = original("threading")
+_socket = threads.original("socket")
+_threading = threads.original("threading")
 
 KEEP: Final = 1.0
 LIMIT: Final = 6.0
@@ -51,7 +50,7 @@ class Names:
         self._thread = _threading.get_ident()
         self._answers: dict[tuple[Any, ...], tuple[Any, float]] = {}
         """Arguments → the latest answer, and its time."""
-        self._lookups: dict[tuple[Any, ...], tuple[Event, float]] = {}
+        self._lookups: dict[tuple[Any, ...], tuple[threads.Event, float]] = {}
         """Arguments → the lookup under way, and the time of its beginning."""
 
     def __call__(self, *args: Any, seconds: float = LIMIT) -> Any:
@@ -67,7 +66,7 @@ class Names:
         if now - answered_at < KEEP:
             return answer
         if args not in self._lookups:
-            self._lookups[args] = Event(), now
+            self._lookups[args] = threads.Event(), now
             threads.spawn_detached(self._look_up, args)
         lookup, begun = self._lookups[args]
         is_stale = now - answered_at < STALE

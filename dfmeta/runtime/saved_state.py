@@ -21,8 +21,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from dfmeta.errors import StartError
-from dfmeta.model import Endpoint, GuestAddress
+from dfmeta import errors, model
 
 LOG = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class Holder:
 
     port_id: str
     instance_id: str
-    slots: Mapping[int, GuestAddress | None] = field(default_factory=dict)
+    slots: Mapping[int, model.GuestAddress | None] = field(default_factory=dict)
     """Slot whose key the guest has used → the address that has it; None: it is not known."""
 
 
@@ -85,7 +84,7 @@ class SavedState:
     """Last TCP port of the proxy; used with port = 0."""
     listener: int = 0
     """Inode of the proxy's listening socket for IPv4, by which other programs identify it."""
-    holders: dict[Endpoint, Holder] = field(default_factory=dict)
+    holders: dict[model.Endpoint, Holder] = field(default_factory=dict)
     """Endpoint → its guest when its flows were installed."""
     arp_ignore: int | None = None
     """Value of the host's arp_ignore before dfmeta raised it."""
@@ -112,7 +111,7 @@ class StateFile:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._written, self._fault = "", ""
-        self._texts: dict[Endpoint, tuple[Holder, str]] = {}
+        self._texts: dict[model.Endpoint, tuple[Holder, str]] = {}
         """Endpoint → its holder, and the text of that in the file."""
         try:
             self._make_folder()
@@ -236,21 +235,21 @@ def _holder(raw: Any) -> Holder:
     return Holder(str(raw["port_id"]), str(raw["instance_id"]), slots)
 
 
-def _address(mac: str, ip: str, service: str | None = None) -> GuestAddress:
+def _address(mac: str, ip: str, service: str | None = None) -> model.GuestAddress:
     at = ip_address(ip)
     if not _MAC.fullmatch(mac) or (at.version == 6) != (service is not None):
         raise ValueError(f"{mac!r}, {ip!r} and {service!r} are no address of a guest")
-    return GuestAddress(mac, at, None if service is None else IPv6Address(service))
+    return model.GuestAddress(mac, at, None if service is None else IPv6Address(service))
 
 
-def _name(endpoint: Endpoint) -> str:
+def _name(endpoint: model.Endpoint) -> str:
     """Return an endpoint in the form of the file: its ofport, or ``ofport.vid``."""
     return f"{endpoint.ofport}.{endpoint.vid}" if endpoint.vid else str(endpoint.ofport)
 
 
-def _endpoint(name: str) -> Endpoint:
+def _endpoint(name: str) -> model.Endpoint:
     ofport, _, vid = name.partition(".")
-    return Endpoint(int(ofport), int(vid or 0))
+    return model.Endpoint(int(ofport), int(vid or 0))
 
 
 def _host_memory(raw: Any) -> HostMemory:
@@ -263,8 +262,8 @@ def _host_memory(raw: Any) -> HostMemory:
     return HostMemory(str(raw["device"]), address, int(raw["table"]), address6, *networks)
 
 
-def _unusable(folder: Path, error: OSError) -> StartError:
-    return StartError(
+def _unusable(folder: Path, error: OSError) -> errors.StartError:
+    return errors.StartError(
         cause=f"[df_metadata] state_path = {str(folder)!r} cannot be used: {error.strerror}",
         remedy="Name a directory that the daemon may write to, or create it for the daemon's user",
     )

@@ -19,19 +19,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from dfmeta.errors import SubportListError
-from dfmeta.model import Port, PortId, PortKind
+from dfmeta import errors, model
 from dfmeta.neutron.client import NeutronApi, Row
-from dfmeta.ovsdb.external_ids import instance_of
-from dfmeta.ovsdb.subport_list import ListEntry, entry_of
-from dfmeta.ovsdb.trunks import PARENT
-from dfmeta.ovsdb.vif import subport_of
+from dfmeta.ovsdb import external_ids, subport_list, trunks, vif
 from dfmeta.runtime import clock, hub
 from dfmeta.runtime.clock import FULL_CHECK_INTERVAL
 from dfmeta.sources.neutron import Rounds
 
 FIELDS: Final = ("id", "trunk_details")
-Entries = Mapping[int, ListEntry]
+Entries = Mapping[int, subport_list.ListEntry]
 """VLAN id → subport of a parent."""
 
 
@@ -45,23 +41,23 @@ class AddedSubports:
 
     def __init__(
         self,
-        update: Callable[[Port], None],
-        forget: Callable[[PortId], None],
+        update: Callable[[model.Port], None],
+        forget: Callable[[model.PortId], None],
         ring: Callable[[], None],
     ) -> None:
         self._update, self._forget, self._ring = update, forget, ring
-        self.parents: dict[str, Port] = {}
+        self.parents: dict[str, model.Port] = {}
         """Row → its port, if the feed may know subports of it."""
         self._listed: dict[str, set[int]] = {}
         """Row → the VLAN ids of subports that OVSDB has."""
-        self._attached: set[PortId] = set()
+        self._attached: set[model.PortId] = set()
         """The listed subports of attachments."""
-        self._added: dict[str, dict[int, Port]] = {}
+        self._added: dict[str, dict[int, model.Port]] = {}
         """Row → VLAN id → the subport that was added."""
         self._known: dict[str, Entries] = {}
         """iface-id → its subports."""
 
-    def update(self, port: Port) -> None:
+    def update(self, port: model.Port) -> None:
         """Hand on a port of OVSDB, with the subports that are known so far. Never waits."""
         if port.vid:
             self._listed.setdefault(port.row, set()).add(port.vid)
@@ -74,7 +70,7 @@ class AddedSubports:
         self._note(port.row, port if _may_be_parent(port) else None)
         self._apply(port.row)
 
-    def forget(self, port_id: PortId) -> None:
+    def forget(self, port_id: model.PortId) -> None:
         """Hand on that a port is gone, with the subports that were added to it."""
         self._forget(port_id)
         if port_id.vid:
@@ -98,14 +94,14 @@ class AddedSubports:
                 self._apply(row, turns)
                 turns.give_way()
 
-    def _note(self, row: str, parent: Port | None) -> None:
+    def _note(self, row: str, parent: model.Port | None) -> None:
         before = self.parents.pop(row, None)
         if parent is not None:
             self.parents[row] = parent
         if (before and before.iface_id) != (parent and parent.iface_id):
             self._ring()
 
-    def _end(self, port_id: PortId) -> None:
+    def _end(self, port_id: model.PortId) -> None:
         """Know that subport no longer, until the feed names it again."""
         parent = self.parents.get(port_id.row)
         if parent is not None:
@@ -113,10 +109,10 @@ class AddedSubports:
             rest = {vid: entry for vid, entry in known.items() if vid != port_id.vid}
             self._known[parent.iface_id] = rest
 
-    def _marked(self, port: Port) -> Port:
+    def _marked(self, port: model.Port) -> model.Port:
         """Return a port with its kind: that of a parent if subports were added to it."""
         is_parent = not port.vid and port.row in self._added
-        return replace(port, kind=PortKind.PARENT) if is_parent else port
+        return replace(port, kind=model.PortKind.PARENT) if is_parent else port
 
     def _apply(self, row: str, turns: hub.Turns | None = None) -> None:
         """Add the known subports of a row, and remove others that were added before.
@@ -126,7 +122,7 @@ class AddedSubports:
         parent = self.parents.get(row)
         listed = self._listed.get(row, set())
         wanted = {
-            vid: subport_of(parent, entry)
+            vid: vif.subport_of(parent, entry)
             for vid, entry in (self._known.get(parent.iface_id, {}) if parent else {}).items()
             if parent is not None and vid not in listed
         }
@@ -137,7 +133,7 @@ class AddedSubports:
         if parent is not None and bool(before) != bool(wanted):
             self._update(self._marked(parent))
         for vid in before.keys() - wanted.keys():
-            self._forget(PortId(row, vid))
+            self._forget(model.PortId(row, vid))
         for vid, port in wanted.items():
             # Meanwhile the row may have changed, and its later subports have been handed on.
             if before.get(vid) != port == self._added.get(row, {}).get(vid):
@@ -146,10 +142,10 @@ class AddedSubports:
                     turns.give_way()
 
 
-def _may_be_parent(port: Port) -> bool:
+def _may_be_parent(port: model.Port) -> bool:
     """Return whether the tags of a port's trunk would reach the bridge."""
-    is_own_bridge = port.kind is PortKind.PARENT and port.name.startswith(PARENT)
-    is_candidate = port.kind is not PortKind.SUBPORT and not is_own_bridge
+    is_own_bridge = port.kind is model.PortKind.PARENT and port.name.startswith(trunks.PARENT)
+    is_candidate = port.kind is not model.PortKind.SUBPORT and not is_own_bridge
     return is_candidate and not port.fault and bool(port.iface_id)
 
 
@@ -180,7 +176,7 @@ class TrunkDetails:
         names = {port.iface_id for port in self.stage.parents.values()}
         self.stage.learn({name: {} for name in self._until.keys() - names})
         self._until = {name: self._until[name] for name in names & self._until.keys()}
-        ids = {port_id: name for name in names if (port_id := instance_of(name))}
+        ids = {port_id: name for name in names if (port_id := external_ids.instance_of(name))}
         now = clock.now()
         due = sorted(key for key, name in ids.items() if self._until.get(name, -math.inf) <= now)
         for rows in self._rounds.ports(due, FIELDS):
@@ -190,7 +186,7 @@ class TrunkDetails:
         return min(self._until.values(), default=clock.now() + FULL_CHECK_INTERVAL) - clock.now()
 
 
-def subports_of(row: Row) -> dict[int, ListEntry]:
+def subports_of(row: Row) -> dict[int, subport_list.ListEntry]:
     """Return VLAN id → subport of a port as Neutron returns it; those of other types are left out.
 
     See :func:`entries_of`.
@@ -205,14 +201,14 @@ def subports_of(row: Row) -> dict[int, ListEntry]:
     )
 
 
-def entries_of(members: Iterable[Mapping[str, Any]]) -> dict[int, ListEntry]:
+def entries_of(members: Iterable[Mapping[str, Any]]) -> dict[int, subport_list.ListEntry]:
     """Return VLAN id → subport; invalid ones and doubled VLAN ids are left out.
 
     :param members: of a list of subports, see :mod:`dfmeta.ovsdb.subport_list`.
     """
-    entries: list[ListEntry] = []
+    entries: list[subport_list.ListEntry] = []
     for member in members:
-        with contextlib.suppress(SubportListError):
-            entries.append(entry_of(member))
+        with contextlib.suppress(errors.SubportListError):
+            entries.append(subport_list.entry_of(member))
     times = Counter(entry.vid for entry in entries)
     return {entry.vid: entry for entry in entries if times[entry.vid] == 1}

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import logging
 
-from dfmeta import metrics
-from dfmeta.errors import SourceError
+from dfmeta import errors, metrics
 from dfmeta.runtime import threads
-from dfmeta.runtime.threads import Event, call_in_thread
 from dfmeta.runtime.throttle import FIRST_PAUSE, LogThrottle
 from dfmeta.sources.domain import Domain, Folders, Scan, match
 from dfmeta.sources.source import FIELDS, Ownership, PortQuery
@@ -46,7 +44,7 @@ class LibvirtSource:
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
         self._scan = Scan(float("-inf"))
-        self._next: Event | None = None
+        self._next: threads.Event | None = None
         self._scanning = False
         self._throttle = LogThrottle()
 
@@ -68,13 +66,13 @@ class LibvirtSource:
         if domain is not None:
             return domain.ownership
         if scan.error:
-            raise SourceError(source=self.name, cause=scan.error)
+            raise errors.SourceError(source=self.name, cause=scan.error)
         return Ownership()
 
     def _since(self, moment: float) -> Scan:
         while self._scan.started < moment:
             if self._next is None:
-                self._next = Event()
+                self._next = threads.Event()
             waiting = self._next
             if not self._scanning:
                 self._scanning = True
@@ -88,7 +86,7 @@ class LibvirtSource:
                 # This scan answers all queries that arrived before this moment.
                 threads.sleep(0)
                 done, self._next = self._next, None
-                self._scan = call_in_thread(self._folders.scan)
+                self._scan = threads.call_in_thread(self._folders.scan)
                 done.send(None)
                 for broken in self._scan.broken:
                     self._throttle.warn(LOG, "Ignored the libvirt file %s", broken)

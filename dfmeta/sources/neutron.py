@@ -19,14 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from dfmeta import metrics
-from dfmeta.errors import SourceError
-from dfmeta.model import Port, PortKind
+from dfmeta import errors, metrics, model
 from dfmeta.neutron.client import LIST_FROM, NeutronApi, Row, portions
 from dfmeta.ovsdb.external_ids import instance_of, project_of
-from dfmeta.runtime import hub, threads
-from dfmeta.runtime.threads import Event
-from dfmeta.runtime.throttle import Backoff, LogThrottle
+from dfmeta.runtime import hub, threads, throttle
 from dfmeta.sources.source import INSTANCE, PORT_PROJECT, Ownership, PortQuery
 
 LOG = logging.getLogger(__name__)
@@ -57,7 +53,7 @@ class NeutronSource:
         self.timeout = timeout
         self._ports = ports
         self._calls = threads.GreenPool(CALLS_AT_ONCE)
-        self._waiting: dict[str, Event] = {}
+        self._waiting: dict[str, threads.Event] = {}
         self._listed = False
 
     def find(self, question: PortQuery) -> Ownership:
@@ -70,7 +66,7 @@ class NeutronSource:
             return Ownership()
         if not self._waiting:
             threads.spawn_detached(self._collect)
-        event = self._waiting.setdefault(port_id, Event())
+        event = self._waiting.setdefault(port_id, threads.Event())
         row: Row = event.wait()
         return ownership_of(row, question.port)
 
@@ -79,7 +75,7 @@ class NeutronSource:
         batch, self._waiting = self._waiting, {}
         self._calls.spawn_n(self._call, batch)
 
-    def _call(self, batch: dict[str, Event]) -> None:
+    def _call(self, batch: dict[str, threads.Event]) -> None:
         try:
             rows = _in_time(self.timeout, lambda: self._rows(list(batch)))
         except Exception as error:  # every waiting query gets it
@@ -124,8 +120,8 @@ class Rounds:
     ) -> None:
         self._api, self._subject, self._run = api, subject, run
         self._longest, self._timeout = longest, timeout
-        self._throttle = LogThrottle()
-        self._backoff = Backoff(*NeutronSource.retry)
+        self._throttle = throttle.LogThrottle()
+        self._backoff = throttle.Backoff(*NeutronSource.retry)
         self._bell = hub.Bell()
 
     def start(self) -> None:
@@ -165,7 +161,7 @@ class Rounds:
             self._bell.wait(max(0.0, min(pause, self._longest)))
             try:
                 pause = self._run()
-            except SourceError as error:
+            except errors.SourceError as error:
                 metrics.NEUTRON_ROUNDS_FAILED.labels("source").inc()
                 message = "Neutron does not give %s (%s); known ones stay"
                 self._throttle.warn(LOG, message, self._subject, error.cause)
@@ -195,18 +191,18 @@ def _in_time(seconds: float, query: Callable[[], T]) -> T:
         if timeout is not timer:
             raise
         cause = f"no answer within {seconds:g} s"
-        raise SourceError(source=NeutronSource.name, cause=cause) from None
+        raise errors.SourceError(source=NeutronSource.name, cause=cause) from None
     finally:
         timer.cancel()
 
 
-def ownership_of(row: Row, port: Port) -> Ownership:
+def ownership_of(row: Row, port: model.Port) -> Ownership:
     """Read a port of Neutron, or of OVN; one of a router or a DHCP agent has no instance.
 
     Programs use any ``device_owner`` for a subport, and may leave ``device_id`` empty.
     """
     instance = instance_of(str(row.get("device_id") or ""))
-    if port.kind is PortKind.SUBPORT:
+    if port.kind is model.PortKind.SUBPORT:
         instance = "" if port.instance_id else instance
     elif not instance or not str(row.get("device_owner") or "").startswith(_OF_INSTANCE):
         return Ownership()

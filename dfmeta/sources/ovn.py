@@ -13,9 +13,8 @@ from typing import Final
 from dfmeta import metrics
 from dfmeta.ovsdb.southbound import Binding, BindingsUpdate, Southbound
 from dfmeta.runtime.threads import Event
+from dfmeta.sources import neutron, source
 from dfmeta.sources.added_subports import AddedSubports, entries_of
-from dfmeta.sources.neutron import ownership_of
-from dfmeta.sources.source import INSTANCE, PORT_PROJECT, Ownership, PortQuery
 
 _OF_ENTRY: Final = ("vid", "port_id", "mac")
 
@@ -29,7 +28,7 @@ class OvnSource:
     """
 
     name: metrics.IdentitySource = "ovn"
-    gives = frozenset({INSTANCE, PORT_PROJECT})
+    gives = frozenset({source.INSTANCE, source.PORT_PROJECT})
     unverified = True
     subports = True
     by_instance = False
@@ -50,13 +49,13 @@ class OvnSource:
         self.southbound = Southbound(remote, self._ports, self.take)
         self.start, self.ring = self.southbound.start, self.southbound.ring
 
-    def find(self, question: PortQuery) -> Ownership:
+    def find(self, question: source.PortQuery) -> source.Ownership:
         """See :class:`~dfmeta.sources.source.Source`."""
         parent = self.stage.parents.get(question.port.row)
         while parent is not None and parent.iface_id not in self._covered:
             self._changed.wait()
         row = self._rows.get(question.port.iface_id)
-        return ownership_of(row, question.port) if row is not None else Ownership()
+        return neutron.ownership_of(row, question.port) if row is not None else source.Ownership()
 
     def take(self, update: BindingsUpdate) -> None:
         """Take changes of the rows."""

@@ -10,8 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Protocol
 
-from dfmeta import metrics
-from dfmeta.errors import SourceError, StoreError
+from dfmeta import errors, metrics
 from dfmeta.ovsdb.external_ids import name_of, project_of
 from dfmeta.sources.source import NAME, PROJECT, Ownership, PortQuery
 
@@ -55,8 +54,8 @@ class StoreSource:
         instance = question.port.instance_id
         try:
             record = self._get(instance)
-        except StoreError as error:
-            raise SourceError(source=self.name, cause=error) from error
+        except errors.StoreError as error:
+            raise errors.SourceError(source=self.name, cause=error) from error
         if record is None:
             return Ownership()
         return Ownership(

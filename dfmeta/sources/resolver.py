@@ -19,11 +19,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dfmeta import metrics
-from dfmeta.errors import SourceError
-from dfmeta.model import Port, PortId
+from dfmeta import errors, metrics, model
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.threads import Semaphore
 from dfmeta.runtime.throttle import LONGEST_PAUSE, Backoff, LogThrottle
 from dfmeta.sources.resolution import Resolution, bare
 from dfmeta.sources.source import INSTANCE, OVSDB, Ownership, PortQuery, Source
@@ -40,7 +37,7 @@ class _SourceState:
     """The state of one source for all ports."""
 
     source: Source
-    room: Semaphore
+    room: threads.Semaphore
     throttle: LogThrottle
     rest: Backoff
 
@@ -58,19 +55,19 @@ class Resolver:
         self,
         order: Sequence[str],
         sources: Sequence[Source],
-        deliver: Callable[[Port], None],
+        deliver: Callable[[model.Port], None],
         *,
-        drop: Callable[[PortId], None] = lambda _port_id: None,
+        drop: Callable[[model.PortId], None] = lambda _port_id: None,
     ) -> None:
         self._order = tuple(order)
         self._deliver, self._drop = deliver, drop
-        self._resolutions: dict[PortId, Resolution] = {}
-        self._gate = Semaphore()
+        self._resolutions: dict[model.PortId, Resolution] = {}
+        self._gate = threads.Semaphore()
         self._by_name: dict[str, Source] = {source.name: source for source in sources}
         self._states: dict[str, _SourceState] = {
             source.name: _SourceState(
                 source,
-                Semaphore(source.at_once),
+                threads.Semaphore(source.at_once),
                 LogThrottle(),
                 Backoff(),
             )
@@ -84,7 +81,7 @@ class Resolver:
                 name = f"identity source {state.source.name}"
                 hub.VITAL.spawn(name, self._recheck_loop, state)
 
-    def update(self, row: Port) -> None:
+    def update(self, row: model.Port) -> None:
         """Process the current row of a port in OVSDB. Never waits."""
         resolution = self._resolutions.get(row.id)
         if resolution is not None and resolution.has(row):
@@ -94,12 +91,12 @@ class Resolver:
         else:
             self._begin(row)
 
-    def forget(self, port_id: PortId) -> None:
+    def forget(self, port_id: model.PortId) -> None:
         """Drop that port and all later answers for it."""
         self._drop(port_id)
         self._resolutions.pop(port_id, None)
 
-    def renew(self, port_id: PortId) -> None:
+    def renew(self, port_id: model.PortId) -> None:
         """Query the sources for that port again, because it has another device now.
 
         An instance from OVSDB stays: OVSDB is checked in another way, see
@@ -128,7 +125,7 @@ class Resolver:
 
     # One port
 
-    def _begin(self, row: Port) -> None:
+    def _begin(self, row: model.Port) -> None:
         resolution = Resolution(row, self._order, self._by_name, now=clock.now())
         self._resolutions[row.id] = resolution
         self._deliver(resolution.port)
@@ -226,7 +223,7 @@ class Resolver:
 
     # One source
 
-    def _look_up(self, state: _SourceState, port: Port) -> Ownership | None:
+    def _look_up(self, state: _SourceState, port: model.Port) -> Ownership | None:
         """Query a source once; None when there was no answer."""
         source = state.source
         answer: Ownership | None = None
@@ -240,8 +237,8 @@ class Resolver:
                 if timeout is not timer:
                     raise
                 cause = f"no answer within {source.timeout:g} s"
-                self._failed(state, "timeout", SourceError(source=source.name, cause=cause))
-            except SourceError as error:
+                self._failed(state, "timeout", errors.SourceError(source=source.name, cause=cause))
+            except errors.SourceError as error:
                 self._failed(state, "failed", error)
             except Exception as error:
                 # A defect in dfmeta must affect only this query.

@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dfmeta import metrics
-from dfmeta.model import Port
+from dfmeta import metrics, model
 
 INSTANCE: Final = "instance_id"
 PROJECT: Final = "project_id"
@@ -44,7 +43,7 @@ class Ownership:
 class PortQuery:
     """A port with its known fields, and the minimum freshness of the answer."""
 
-    port: Port
+    port: model.Port
     since: float
     """Monotonic seconds; data that was read earlier is not valid for this port."""
 

@@ -12,8 +12,7 @@ from typing import Final
 
 from dfmeta import metrics
 from dfmeta.model import Port, PortId, PortKind
-from dfmeta.runtime import threads
-from dfmeta.runtime.throttle import LONGEST_PAUSE
+from dfmeta.runtime import threads, throttle
 from dfmeta.sources.resolution import bare
 from dfmeta.sources.source import FIELDS, PROJECT
 
@@ -138,7 +137,7 @@ class Handover:
             LOG.exception("Port %s cannot be served; retrying", port.name)
             self._drop(port.id)
             self._refused[port.id] = port
-            threads.spawn_after(LONGEST_PAUSE, self._again, port)
+            threads.spawn_after(throttle.LONGEST_PAUSE, self._again, port)
 
     def forget(self, port_id: PortId) -> None:
         """Drop that port."""

@@ -11,15 +11,12 @@ from uuid import UUID
 
 from oslo_config import cfg
 
-from dfmeta.attach.api import Access, AttachmentApi
-from dfmeta.attach.choice import capacity
+from dfmeta.attach import api, choice, engine, records
 from dfmeta.attach.drivers.local import LocalDriver
 from dfmeta.attach.drivers.networks import Chosen, NeutronNetworks
 from dfmeta.attach.drivers.neutron import NeutronDriver
 from dfmeta.attach.drivers.wired import WiredPorts
-from dfmeta.attach.engine import AttachmentEngine, name_of_port
 from dfmeta.attach.model import AttachmentLimits, Network
-from dfmeta.attach.records import ContainerRecords
 from dfmeta.conf import attachments as options
 from dfmeta.conf.metadata import keys_of
 from dfmeta.errors import AttachDriverError, AttachError, ConfigError, DfmetaError
@@ -28,16 +25,13 @@ from dfmeta.model import Endpoint, Port, PortKind
 from dfmeta.neutron.client import NeutronTrunks
 from dfmeta.ovsdb.idl import Ovsdb
 from dfmeta.ovsdb.vswitchd import Vswitchd, run_folder
+from dfmeta.proxy import rate, tokens
 from dfmeta.proxy.attachments import LocalAttachments
-from dfmeta.proxy.rate import RateLimiter, RateSettings, Window
-from dfmeta.proxy.tokens import AttachmentTokens
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.threads import call_in_thread
 from dfmeta.runtime.throttle import FIRST_PAUSE, LogThrottle
 from dfmeta.store.db.attachments import AttachmentTables
 from dfmeta.store.db.database import Database
-from dfmeta.wiring.services import make_neutron_client, neutron_host
-from dfmeta.wiring.store import make_threads
+from dfmeta.wiring import services, store
 
 LOG = logging.getLogger("dfmeta.attachments")
 
@@ -78,30 +72,30 @@ class AttachmentService:
             else _Local(conf, ovsdb, self._await_checks)
         )
         attachments = AttachmentTables(_open_database(conf.attachments.connection))
-        self.records = ContainerRecords(
+        self.records = records.ContainerRecords(
             attachments, self._plane.known, hmac.digest(key, _SEEDS, "sha256")
         )
         """The records of containers for the store."""
-        self.engine = AttachmentEngine(
+        self.engine = engine.AttachmentEngine(
             attachments,
             self._plane.driver,
             self._plane.networks,
             self._settings,
-            host=neutron_host(conf),
+            host=services.neutron_host(conf),
             present=lambda port_id: port_id in self._parents(),
-            name=str if neutron else name_of_port,
+            name=str if neutron else engine.name_of_port,
             # Neutron takes longer for a single request.
             burst=FIRST_PAUSE if neutron else 0.0,
         )
-        self._rates = RateLimiter(_rates(conf))
-        self._api = AttachmentApi(
+        self._rates = rate.RateLimiter(_rates(conf))
+        self._api = api.AttachmentApi(
             self.engine,
-            AttachmentTokens(hmac.digest(key, _KEY, "sha256")),
+            tokens.AttachmentTokens(hmac.digest(key, _KEY, "sha256")),
             self._plane.networks,
             access=make_access(conf),
             quota=conf.attachments.quota,
             wait=self._wait,
-            apart=call_in_thread,
+            apart=threads.call_in_thread,
         )
         registry.subscribe(self._rates.forget)
         self.local = LocalAttachments(self._api, registry)
@@ -227,8 +221,8 @@ class _Neutron:
     ) -> None:
         group = conf.df_metadata
         self._trunks = NeutronTrunks(
-            make_neutron_client(conf),
-            host=neutron_host(conf),
+            services.make_neutron_client(conf),
+            host=services.neutron_host(conf),
             connect=conf.neutron.timeout,
         )
         self.networks = NeutronNetworks(self._trunks, make_chosen(conf))
@@ -280,14 +274,14 @@ def make_networks(conf: cfg.ConfigOpts) -> dict[str, Network]:
     }
 
 
-def make_access(conf: cfg.ConfigOpts) -> Access:
+def make_access(conf: cfg.ConfigOpts) -> api.Access:
     """Return which VMs get attachments, and on which networks."""
     lists = {
         name: options.allowed(group)
         for name, group in options.networks(conf).items()
         if group.allow is not None
     }
-    return Access(options.allowed(conf.attachments), lists)
+    return api.Access(options.allowed(conf.attachments), lists)
 
 
 def make_settings(conf: cfg.ConfigOpts) -> AttachmentLimits:
@@ -313,17 +307,17 @@ def large_shares(networks: Iterable[Network], limits: AttachmentLimits) -> froze
     return frozenset(
         network.name
         for network in networks
-        if 2 * min(most, network.quota or most) >= capacity(network)
+        if 2 * min(most, network.quota or most) >= choice.capacity(network)
     )
 
 
-def _rates(conf: cfg.ConfigOpts) -> RateSettings:
-    window = Window(max(1, round(conf.attachments.rate * OTHER_REQUESTS)), 1.0)
-    return RateSettings(enabled=True, base=window, burst=window, delay_max=0.0, tolerated=0)
+def _rates(conf: cfg.ConfigOpts) -> rate.RateSettings:
+    window = rate.Window(max(1, round(conf.attachments.rate * OTHER_REQUESTS)), 1.0)
+    return rate.RateSettings(enabled=True, base=window, burst=window, delay_max=0.0, tolerated=0)
 
 
 def _open_database(url: str) -> Database:
     try:
-        return Database(url, apart=make_threads(url))
+        return Database(url, apart=store.make_threads(url))
     except ConfigError as error:
         raise ConfigError(**{**error.fields, "option": "[attachments] connection"}) from error

@@ -12,10 +12,9 @@ from dfmeta.conf import limits as limit_options
 from dfmeta.conf import store as store_options
 from dfmeta.http.http1 import HeadLimits
 from dfmeta.http.limits import Limits
+from dfmeta.proxy import rate, tokens
 from dfmeta.proxy.application import AppSettings, Backend
 from dfmeta.proxy.backends.network_data import Completing, Subports
-from dfmeta.proxy.rate import RateSettings, Window
-from dfmeta.proxy.tokens import TokenMode
 
 if TYPE_CHECKING:
     from dfmeta.store.guest import dialects
@@ -70,9 +69,9 @@ def make_app_settings(conf: cfg.ConfigOpts) -> AppSettings:
         timeout_answer=conf.df_metadata.timeout_answer,
         needs_project=conf.df_metadata.backend == "nova",
         refuse_forwarded=conf.df_metadata.refuse_forwarded,
-        http_tokens=TokenMode(conf.store.http_tokens),
+        http_tokens=tokens.TokenMode(conf.store.http_tokens),
         http_tokens_of={
-            instance: TokenMode(mode)
+            instance: tokens.TokenMode(mode)
             for instance, mode in store_options.http_tokens_of(conf).items()
         },
     )
@@ -115,14 +114,14 @@ def worker_share(limits: Limits, workers: int) -> Limits:
     )
 
 
-def make_rates(conf: cfg.ConfigOpts) -> RateSettings:
+def make_rates(conf: cfg.ConfigOpts) -> rate.RateSettings:
     """Return the rates of ``[metadata_rate_limiting]``."""
     group = conf[limit_options.RATE_GROUP.name]
-    return RateSettings(
+    return rate.RateSettings(
         enabled=group.rate_limit_enabled,
         ip_versions=frozenset(group.ip_versions),
-        base=Window(group.base_query_rate_limit, group.base_window_duration),
-        burst=Window(group.burst_query_rate_limit, group.burst_window_duration),
+        base=rate.Window(group.base_query_rate_limit, group.base_window_duration),
+        burst=rate.Window(group.burst_query_rate_limit, group.burst_window_duration),
         delay_max=group.delay_max,
         tolerated=group.tolerated_queries,
     )

@@ -13,22 +13,18 @@ from pathlib import Path
 
 from oslo_config import cfg
 
+from dfmeta import errors, model
 from dfmeta.conf import nova as nova_options
-from dfmeta.errors import ConfigError, StartError
 from dfmeta.http.http1 import host_header
 from dfmeta.identity.registry import Registry
-from dfmeta.model import HttpHost, Identity
-from dfmeta.proxy.engines.haproxy.engine import Setup
-from dfmeta.proxy.engines.haproxy.entries import Entries
-from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan, NovaServer, Secrets
-from dfmeta.proxy.engines.haproxy.process import descriptors_of
+from dfmeta.proxy.engines.haproxy import engine, entries, plan, process
 from dfmeta.proxy.tokens import TokenMode
 from dfmeta.runtime.threads import call_in_thread, green_socket
 from dfmeta.wiring.backends import make_app_settings, make_limits, make_rates
 from dfmeta.wiring.services import find_haproxy
 
 
-def make_setup(conf: cfg.ConfigOpts, registry: Registry) -> Setup:
+def make_setup(conf: cfg.ConfigOpts, registry: Registry) -> engine.Setup:
     """Return everything that haproxy's configuration depends on.
 
     :raises ConfigError: when the program cannot be used, or may not open as many files as it needs.
@@ -38,9 +34,9 @@ def make_setup(conf: cfg.ConfigOpts, registry: Registry) -> Setup:
     secrets = _secrets(conf)
     # In a thread, so that no guest waits for it.
     program = call_in_thread(find_haproxy, conf)
-    return Setup(
+    return engine.Setup(
         plan=lambda: replace(make_plan(conf), program=program, secrets=secrets),
-        entries=Entries(registry, _signer(conf), _plain(conf)),
+        entries=entries.Entries(registry, _signer(conf), _plain(conf)),
     )
 
 
@@ -51,9 +47,9 @@ def _check_files(conf: cfg.ConfigOpts) -> None:
     """
     maxconn = conf.haproxy.maxconn
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = descriptors_of(maxconn)
+    needed = process.descriptors_of(maxconn)
     if hard != resource.RLIM_INFINITY and hard < needed:
-        raise ConfigError(
+        raise errors.ConfigError(
             option="[haproxy] maxconn",
             value=maxconn,
             cause=f"it needs {needed} open files, and dfmeta-agent may have {hard}",
@@ -61,11 +57,11 @@ def _check_files(conf: cfg.ConfigOpts) -> None:
         )
 
 
-def make_plan(conf: cfg.ConfigOpts) -> HaproxyPlan:
+def make_plan(conf: cfg.ConfigOpts) -> plan.HaproxyPlan:
     """Return the plan; it has the present addresses of Nova's hosts, as a resolver gives them."""
     hosts = list(dict.fromkeys(nova_options.hosts(conf)))
     answers = make_app_settings(conf)
-    return HaproxyPlan(
+    return plan.HaproxyPlan(
         servers=tuple(server for host in hosts for server in _servers(host, _tls(conf))),
         several=len(hosts) > 1,
         tls=_tls(conf),
@@ -85,11 +81,11 @@ def make_plan(conf: cfg.ConfigOpts) -> HaproxyPlan:
 def _hosts(*services: str) -> Iterator[str]:
     """Return the values of the Host header that a client of the service sends."""
     for service in services:
-        yield HttpHost(service, 80).authority.removesuffix(":80")
-        yield HttpHost(service, 80).authority
+        yield model.HttpHost(service, 80).authority.removesuffix(":80")
+        yield model.HttpHost(service, 80).authority
 
 
-def _servers(host: HttpHost, tls: bool) -> Iterator[NovaServer]:
+def _servers(host: model.HttpHost, tls: bool) -> Iterator[plan.NovaServer]:
     """Return the addresses of a host; none: the daemon's own engine asks it."""
     try:
         numeric = ip_address(host.host) is not None
@@ -104,7 +100,7 @@ def _servers(host: HttpHost, tls: bool) -> Iterator[NovaServer]:
         return
     for _family, _kind, _protocol, _name, address in infos:
         if "%" not in address[0]:
-            yield NovaServer(
+            yield plan.NovaServer(
                 host=host.host,
                 authority=host_header(host).decode("ascii"),
                 address=ip_address(address[0]),
@@ -116,11 +112,11 @@ def _tls(conf: cfg.ConfigOpts) -> bool:
     return bool(conf.nova_metadata_protocol == "https")
 
 
-def _secrets(conf: cfg.ConfigOpts) -> Secrets:
+def _secrets(conf: cfg.ConfigOpts) -> plan.Secrets:
     if not _tls(conf):
-        return Secrets()
+        return plan.Secrets()
     files = [conf.nova_client_cert, conf.nova_client_priv_key]
-    return Secrets(
+    return plan.Secrets(
         ca=_content(conf.auth_ca_cert), cert=b"\n".join(_content(file) for file in files if file)
     )
 
@@ -131,7 +127,7 @@ def _content(file: str | None) -> bytes:
     try:
         return Path(file).read_bytes()
     except OSError as error:
-        raise StartError(
+        raise errors.StartError(
             cause=f"certificates for Nova cannot be loaded: {error.strerror}: {file}",
             remedy="See auth_ca_cert, nova_client_cert and nova_client_priv_key",
         ) from error
@@ -142,11 +138,11 @@ def _signer(conf: cfg.ConfigOpts) -> Callable[[str], str]:
     return lambda instance: hmac.new(secret, instance.encode(), hashlib.sha256).hexdigest()
 
 
-def _plain(conf: cfg.ConfigOpts) -> Callable[[Identity, int], bool]:
+def _plain(conf: cfg.ConfigOpts) -> Callable[[model.Identity, int], bool]:
     """Return whether haproxy may answer a guest: it cannot delay requests, nor check tokens."""
     limited, answers = make_rates(conf), make_app_settings(conf)
 
-    def plain(identity: Identity, version: int) -> bool:
+    def plain(identity: model.Identity, version: int) -> bool:
         mode = answers.http_tokens_of.get(identity.instance_id.lower(), answers.http_tokens)
         rated = limited.enabled and version in limited.ip_versions
         return not rated and mode is not TokenMode.REQUIRED and bool(identity.project_id)

@@ -19,10 +19,8 @@ from dfmeta.admin.browsers import cross_origin_reason, own_names
 from dfmeta.conf import store as store_options
 from dfmeta.errors import ConfigError, StoreError, TokenFileError
 from dfmeta.runtime import hub, names, threads
-from dfmeta.runtime.threads import call_in_thread
 from dfmeta.store.api.admin import AdminApi, Gate, not_open
-from dfmeta.store.auth.caller import Authorizer, Verifier
-from dfmeta.store.auth.tokens import TokenFile
+from dfmeta.store.auth import caller, tokens
 from dfmeta.store.db.repository import Repository
 from dfmeta.wiring.services import make_puller
 
@@ -139,16 +137,16 @@ class StoreApi:
         return (self._api or not_open)(request)
 
 
-def make_authorizer(conf: cfg.ConfigOpts) -> Authorizer | None:
+def make_authorizer(conf: cfg.ConfigOpts) -> caller.Authorizer | None:
     """Build the authorizer of requests; None when no token is required.
 
     :raises ConfigError: for a token file that cannot be used.
     """
     group = conf.store
-    verifiers: list[Verifier] = []
+    verifiers: list[caller.Verifier] = []
     if group.token_file:
         try:
-            verifiers.append(TokenFile(Path(group.token_file)))
+            verifiers.append(tokens.TokenFile(Path(group.token_file)))
         except TokenFileError as error:
             raise ConfigError(
                 option="[store] token_file",
@@ -158,7 +156,7 @@ def make_authorizer(conf: cfg.ConfigOpts) -> Authorizer | None:
             ) from error
     if group.oidc_issuer:
         verifiers.append(_make_oidc(group))
-    return Authorizer(*verifiers) if verifiers else None
+    return caller.Authorizer(*verifiers) if verifiers else None
 
 
 def require_loopback(listen: str, *, resolve: Resolve | None = None) -> None:
@@ -185,7 +183,7 @@ def require_loopback(listen: str, *, resolve: Resolve | None = None) -> None:
     )
 
 
-def _authorizer(conf: cfg.ConfigOpts) -> Authorizer | None:
+def _authorizer(conf: cfg.ConfigOpts) -> caller.Authorizer | None:
     authorizer = make_authorizer(conf)
     if authorizer is None:
         require_loopback(conf.df_metadata.admin_listen)
@@ -193,7 +191,7 @@ def _authorizer(conf: cfg.ConfigOpts) -> Authorizer | None:
 
 
 def _make_api(
-    conf: cfg.ConfigOpts, authorizer: Authorizer | None, repository: Repository
+    conf: cfg.ConfigOpts, authorizer: caller.Authorizer | None, repository: Repository
 ) -> AdminApi:
     group = conf.store
     upstream = open_puller(conf) if group.lookup_base_url else None
@@ -202,7 +200,7 @@ def _make_api(
         authorizer=authorizer,
         max_body=group.max_body,
         refresh=upstream.refresh if upstream is not None else None,
-        aside=call_in_thread,
+        aside=threads.call_in_thread,
         # Needed only without tokens: a web page of another site cannot send a token.
         gate=None if authorizer is not None else _make_gate(conf.df_metadata.admin_listen),
     )
@@ -214,7 +212,7 @@ def _make_gate(listen: str) -> Gate:
     return lambda request: cross_origin_reason(request.headers, allowed)
 
 
-def _make_oidc(group: Any) -> Verifier:
+def _make_oidc(group: Any) -> caller.Verifier:
     # Imported only with an issuer, since the import of PyJWT and cryptography takes time.
     from dfmeta.store.auth.oidc import KeyCache, OidcSettings, OidcVerifier, issuer_keys
 

@@ -22,16 +22,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
+from dfmeta import errors
 from dfmeta.attach.drivers.networks import NeutronNetworks
 from dfmeta.attach.drivers.wired import WiredPorts
 from dfmeta.attach.model import Attachment, AttachmentState, Found, Network, Parent
-from dfmeta.errors import (
-    AttachDriverError,
-    AttachError,
-    AttachNetworkError,
-    AttachQuotaError,
-    SourceError,
-)
 from dfmeta.neutron.client import (
     MARK,
     NeutronTrunks,
@@ -41,8 +35,7 @@ from dfmeta.neutron.client import (
     name_of,
     parent_of,
 )
-from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import LONGEST_PAUSE, LogThrottle
+from dfmeta.runtime import clock, throttle
 
 NO_TRUNK: Final = "the VM's port is no parent of a trunk in Neutron"
 BROKEN: Final = "the trunk of the VM's port has the status ERROR in Neutron"
@@ -56,50 +49,54 @@ _ABOUT_THE_TRUNK: Final[Mapping[str, str]] = {
     "TrunkInErrorState": BROKEN,
     "TrunkDisabled": DOWN,
 }
-_ABOUT_THE_REQUEST: Final[Mapping[str, tuple[type[AttachError], str, str]]] = {
+_ABOUT_THE_REQUEST: Final[Mapping[str, tuple[type[errors.AttachError], str, str]]] = {
     "SubPortMtuGreaterThanTrunkPortMtu": (
-        AttachNetworkError,
+        errors.AttachNetworkError,
         "the network has a larger MTU than the VM's own network",
         "Ask for another network",
     ),
     "MacAddressInUse": (
-        AttachNetworkError,
+        errors.AttachNetworkError,
         "the MAC is in use on the network",
         "Ask for another, or for none",
     ),
-    "OverQuota": (AttachQuotaError, "the project's quota of ports in Neutron is used up", ""),
+    "OverQuota": (
+        errors.AttachQuotaError,
+        "the project's quota of ports in Neutron is used up",
+        "",
+    ),
     "InvalidIpForSubnet": (
-        AttachNetworkError,
+        errors.AttachNetworkError,
         "the address is not one of the network",
         "Ask for another, or for none",
     ),
 }
 
 
-def refusal_of(error: SourceError) -> AttachError:
+def refusal_of(error: errors.SourceError) -> errors.AttachError:
     """Return what a VM is told about a request that Neutron has not done.
 
     An error with the field ``whole`` is about all attachments of the request.
     """
     status, kind = error.fields.get("status", 0), str(error.fields.get("kind", ""))
     if kind in _ABOUT_THE_TRUNK:
-        return AttachDriverError(cause=_ABOUT_THE_TRUNK[kind], whole=True)
+        return errors.AttachDriverError(cause=_ABOUT_THE_TRUNK[kind], whole=True)
     if kind in _ABOUT_THE_REQUEST:
         made, cause, remedy = _ABOUT_THE_REQUEST[kind]
         return made(cause=cause, remedy=remedy)
     if not isinstance(status, int) or not status or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return AttachDriverError(cause="Neutron does not answer", whole=True)
+        return errors.AttachDriverError(cause="Neutron does not answer", whole=True)
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return AttachDriverError(cause="Neutron refuses the account of the host", whole=True)
-    return AttachDriverError(cause="Neutron refuses the port of the container")
+        return errors.AttachDriverError(cause="Neutron refuses the account of the host", whole=True)
+    return errors.AttachDriverError(cause="Neutron refuses the port of the container")
 
 
-def _taken(text: str) -> AttachDriverError:
+def _taken(text: str) -> errors.AttachDriverError:
     """Return the error for a value that others use, so that the next one may be free.
 
     :param text: names the value.
     """
-    return AttachDriverError(cause=f"{text} is in use in Neutron", taken=True)
+    return errors.AttachDriverError(cause=f"{text} is in use in Neutron", taken=True)
 
 
 LOG = logging.getLogger(__name__)
@@ -141,7 +138,7 @@ class NeutronDriver:
         self._neutron, self._networks, self._wired = neutron, networks, wired
         self._parents, self._clock = parents, clock
         self._known: dict[str, _Known] = {}
-        self._throttle = LogThrottle()
+        self._throttle = throttle.LogThrottle()
 
     def make(self, parent: Parent, attachments: Sequence[Attachment]) -> Mapping[str, str]:
         """Create ports, add them to the parent's trunk, and wait until they work.
@@ -234,7 +231,7 @@ class NeutronDriver:
         try:
             with self._answered(parent.port_id):
                 return self._look(parent.port_id).cause
-        except AttachDriverError as error:
+        except errors.AttachDriverError as error:
             return error.cause
 
     # Additions
@@ -250,7 +247,7 @@ class NeutronDriver:
         ]
         try:
             return {**(existing or {}), **self._create(trunk, missing)}
-        except SourceError as error:
+        except errors.SourceError as error:
             kind = error.fields.get("kind")
             if kind not in ADDRESS_TYPES | MAC_TYPES:
                 raise
@@ -266,10 +263,10 @@ class NeutronDriver:
     def _create_or_refuse(self, trunk: Trunk, missing: Sequence[Attachment]) -> dict[str, str]:
         try:
             return self._create(trunk, missing)
-        except SourceError as error:
+        except errors.SourceError as error:
             raise self._address_taken(error, missing) from error
 
-    def _address_taken(self, error: SourceError, missing: Sequence[Attachment]) -> Exception:
+    def _address_taken(self, error: errors.SourceError, missing: Sequence[Attachment]) -> Exception:
         if error.fields.get("kind") not in ADDRESS_TYPES:
             return error
         for name in {attachment.network for attachment in missing}:
@@ -307,7 +304,7 @@ class NeutronDriver:
     def _ensure_subports(self, trunk: Trunk, wanted: Mapping[str, int]) -> None:
         try:
             self._neutron.add(trunk.id, wanted)
-        except SourceError as error:
+        except errors.SourceError as error:
             if error.fields.get("status") != HTTPStatus.CONFLICT:
                 raise
             now = self._ask(trunk.parent).trunk
@@ -335,7 +332,7 @@ class NeutronDriver:
             trunk = self._look(parent).trunk
             if trunk is not None:
                 self._neutron.remove(trunk.id, sorted(ports))
-        except SourceError as error:
+        except errors.SourceError as error:
             # A trunk that is switched off refuses also the removal of what is not on it.
             if error.fields.get("status") not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                 raise
@@ -353,7 +350,7 @@ class NeutronDriver:
     def _delete(self, port: str) -> None:
         try:
             self._neutron.delete(port)
-        except SourceError as error:
+        except errors.SourceError as error:
             if error.fields.get("status") != HTTPStatus.NOT_FOUND:
                 raise
 
@@ -362,7 +359,7 @@ class NeutronDriver:
     def _usable(self, parent: str) -> Trunk:
         answer = self._look(parent)
         if answer.trunk is None or answer.cause:
-            raise AttachDriverError(cause=answer.cause, whole=True)
+            raise errors.AttachDriverError(cause=answer.cause, whole=True)
         return answer.trunk
 
     def _look(self, parent: str) -> _Known:
@@ -383,7 +380,7 @@ class NeutronDriver:
             cause = BROKEN
         elif not trunk.up:
             cause = DOWN
-        until = self._clock() + (LONGEST_PAUSE if cause else FRESH)
+        until = self._clock() + (throttle.LONGEST_PAUSE if cause else FRESH)
         answer = self._known[parent] = _Known(trunk, cause, until)
         return answer
 
@@ -392,7 +389,7 @@ class NeutronDriver:
         """Turn an error of a request into one for a VM, and log Neutron's own words."""
         try:
             yield
-        except SourceError as error:
+        except errors.SourceError as error:
             self._known.pop(parent, None)
             self._throttle.warn(
                 LOG, "Neutron did not do a request for attachments: %s", error.cause

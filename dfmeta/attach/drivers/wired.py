@@ -18,11 +18,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from dfmeta import errors, model
 from dfmeta.attach.drivers.local import INNER
 from dfmeta.attach.model import Attachment, Parent
-from dfmeta.errors import AttachDriverError, OvsdbError, SubportListError
 from dfmeta.model import ATTACHMENT_KEY as KEY
-from dfmeta.model import NAME_MAX
+from dfmeta.ovsdb import trunks, vif
 from dfmeta.ovsdb.idl import Act, Ovsdb
 from dfmeta.ovsdb.rows import Interface, Rows, without_number
 from dfmeta.ovsdb.subport_list import KEY as LIST_KEY
@@ -34,8 +34,6 @@ from dfmeta.ovsdb.subport_list import (
     without_attachments,
     write_list,
 )
-from dfmeta.ovsdb.trunks import PARENT
-from dfmeta.ovsdb.vif import INSTANCE_KEY
 from dfmeta.runtime import clock
 
 T = TypeVar("T")
@@ -134,7 +132,7 @@ class WiredPorts:
             parents=frozenset(
                 row.external_ids.get("iface-id", "")
                 for row in present
-                if row.name.startswith(PARENT)
+                if row.name.startswith(trunks.PARENT)
             ),
             marks={
                 row.external_ids[KEY]: row.external_ids.get("iface-id", "")
@@ -160,7 +158,7 @@ def _mark(rows: Rows, ports: Ports) -> None:
         if row is None or row.external_ids.get("iface-id") != port_id:
             raise _not_wired([port_id], ports)
         marks = {KEY: attachment.id}
-        marks |= {INSTANCE_KEY: attachment.instance_id} if attachment.instance_id else {}
+        marks |= {vif.INSTANCE_KEY: attachment.instance_id} if attachment.instance_id else {}
         for key, value in marks.items():
             if row.external_ids.get(key) != value:
                 rows.places[row.name].interface.setkey("external_ids", key, value)
@@ -168,12 +166,12 @@ def _mark(rows: Rows, ports: Ports) -> None:
 
 def is_patch(parent: Parent) -> bool:
     """Return whether the VM's trunk has a bridge of its own, and so a row for each subport."""
-    return parent.port_name.startswith(PARENT)
+    return parent.port_name.startswith(trunks.PARENT)
 
 
 def row_of(port_id: str) -> str:
     """Return the name of a subport's interface on the integration bridge."""
-    return f"{INNER}{port_id}"[:NAME_MAX]
+    return f"{INNER}{port_id}"[: model.NAME_MAX]
 
 
 def _await(left: Callable[[], Sequence[str]], pause: float, ports: Iterable[str]) -> None:
@@ -185,9 +183,9 @@ def _await(left: Callable[[], Sequence[str]], pause: float, ports: Iterable[str]
         clock.sleep(pause)
 
 
-def _not_wired(missing: Iterable[str], ports: Iterable[str]) -> AttachDriverError:
+def _not_wired(missing: Iterable[str], ports: Iterable[str]) -> errors.AttachDriverError:
     """Return the error; if no port works, it is about all of them."""
-    return AttachDriverError(
+    return errors.AttachDriverError(
         cause=f"the network agent of the host has not connected the port in {WAIT:g} s",
         whole=set(missing) == set(ports),
     )
@@ -218,7 +216,7 @@ class ListEntries:
             row = rows.get(parent.port_name)
             if row is None or row.bridge != self._bridge or row.iface_id != parent.port_id:
                 cause = f"the VM's port {parent.port_name} is not on {self._bridge}"
-                raise AttachDriverError(cause=cause, whole=True)
+                raise errors.AttachDriverError(cause=cause, whole=True)
             _change(rows, row, lambda text: with_attachments(text, wanted))
 
         _run(self._ovsdb, act)
@@ -242,9 +240,9 @@ def _run(ovsdb: Ovsdb, act: Act[T]) -> T:
     """Carry out a transaction; without OVSDB the error is about all attachments."""
     try:
         return ovsdb.run(act)
-    except OvsdbError as error:
+    except errors.OvsdbError as error:
         cause = "Open vSwitch does not answer"
-        raise AttachDriverError(cause=cause, whole=True) from error
+        raise errors.AttachDriverError(cause=cause, whole=True) from error
 
 
 def claims_of(rows: Iterable[Interface]) -> dict[str, list[ListClaim]]:
@@ -255,7 +253,7 @@ def claims_of(rows: Iterable[Interface]) -> dict[str, list[ListClaim]]:
     return {
         row.iface_id: claims(row.external_ids.get(LIST_KEY, ""))
         for row in rows
-        if row.iface_id and not row.name.startswith(PARENT)
+        if row.iface_id and not row.name.startswith(trunks.PARENT)
     }
 
 
@@ -263,10 +261,10 @@ def _change(rows: Rows, row: Interface, change: Callable[[str], str]) -> None:
     """Change the list of a row."""
     try:
         write_list(rows.places[row.name].interface, change)
-    except SubportListError as error:
+    except errors.SubportListError as error:
         cause = f"external_ids:{LIST_KEY} of {row.name}: {error.fields['cause']}"
         about = {"taken": True} if error.fields.get("vid") else {"whole": True}
-        raise AttachDriverError(cause=cause, **about) from error
+        raise errors.AttachDriverError(cause=cause, **about) from error
 
 
 def _entry(port_id: str, attachment: Attachment) -> ListEntry:

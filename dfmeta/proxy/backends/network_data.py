@@ -20,18 +20,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from dfmeta import metrics
+from dfmeta import metrics, model
 from dfmeta.identity.registry import Registry
-from dfmeta.model import (
-    Answer,
-    AnswerTerms,
-    GuestRequest,
-    Identity,
-    Port,
-    PortKind,
-    View,
-    is_unicast,
-)
 from dfmeta.proxy.application import Backend
 from dfmeta.store import strictjson
 from dfmeta.store.guest.requests import split_path, tagged, unless_known
@@ -64,7 +54,7 @@ class Vlan(NamedTuple):
     """MTU of the subport's network in bytes; 0: not known."""
 
 
-Subports = Callable[[Identity, float], Sequence[Vlan]]
+Subports = Callable[[model.Identity, float], Sequence[Vlan]]
 """Return the VLANs of a VM, within that deadline (monotonic seconds)."""
 
 
@@ -79,13 +69,15 @@ def is_file(path: str) -> bool:
     return False
 
 
-def whole(request: GuestRequest) -> GuestRequest:
+def whole(request: model.GuestRequest) -> model.GuestRequest:
     """Return the request whose answer has the whole document: a GET without a condition."""
     headers = {name: value for name, value in request.headers.items() if name != "if-none-match"}
     return replace(request, method="GET", headers=headers)
 
 
-def completed(answer: Answer, vlans: Collection[Vlan], request: GuestRequest) -> Answer:
+def completed(
+    answer: model.Answer, vlans: Collection[Vlan], request: model.GuestRequest
+) -> model.Answer:
     """Return the answer to a request for the file, with the VLANs in it.
 
     An answer with an entity tag gets that of the new body, and is 304 for a guest that has it. A
@@ -203,7 +195,9 @@ class Completing:
         self.name: metrics.Backend = backend.name
         self._subports = subports
 
-    def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms) -> View:
+    def open(
+        self, request: model.GuestRequest, identity: model.Identity, terms: model.AnswerTerms
+    ) -> model.View:
         """See :class:`~dfmeta.proxy.application.Backend`."""
         vlans: Sequence[Vlan] = ()
         if request.method in ("GET", "HEAD") and is_file(request.path):
@@ -211,10 +205,10 @@ class Completing:
         if not vlans:
             return self.backend.open(request, identity, terms)
         view = self.backend.open(whole(request), identity, terms)
-        return View(view.http_tokens, lambda: completed(view.answer(), vlans, request))
+        return model.View(view.http_tokens, lambda: completed(view.answer(), vlans, request))
 
 
-def subport_vlans(registry: Registry, identity: Identity) -> list[Vlan]:
+def subport_vlans(registry: Registry, identity: model.Identity) -> list[Vlan]:
     """Return the VLANs of an instance: the subports of all its ports, with their MACs.
 
     A subport without a valid MAC or VLAN id is left out. So are attachments: cloud-init would make
@@ -228,17 +222,17 @@ def subport_vlans(registry: Registry, identity: Identity) -> list[Vlan]:
         Vlan(macs[port.parent], port.segmentation_id, port.mac, port.mtu)
         for port in ports
         if port.parent in macs
-        and port.kind is PortKind.SUBPORT
+        and port.kind is model.PortKind.SUBPORT
         and not port.attached
         and port.segmentation_id
-        and is_unicast(port.mac)
+        and model.is_unicast(port.mac)
     ]
 
 
-def _is_parent(port: Port, identity: Identity) -> bool:
+def _is_parent(port: model.Port, identity: model.Identity) -> bool:
     return (
         port.instance_id == identity.instance_id
-        and port.kind is PortKind.PARENT
+        and port.kind is model.PortKind.PARENT
         and not port.vid
         and bool(port.mac)
         and (not port.unverified or port.project_id == identity.project_id)

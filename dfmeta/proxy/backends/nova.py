@@ -17,17 +17,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import NamedTuple
 
-from dfmeta import metrics
-from dfmeta.errors import (
-    BackendAnswerError,
-    BackendError,
-    BackendTimeoutError,
-    BackendUnreachableError,
-    UpstreamAnswerError,
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamStaleError,
-)
+from dfmeta import errors, metrics
 from dfmeta.http.client import HttpRequest
 from dfmeta.http.pool import PooledServer
 from dfmeta.http.responses import HttpResponse
@@ -68,10 +58,10 @@ HOP_BY_HOP = frozenset(
 _OURS = frozenset({"content-type", "content-length", "date", "server"})
 _ENDS_HERE = HOP_BY_HOP | _OURS
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
-_REASONS: dict[type[BackendError], metrics.Retried] = {
-    BackendUnreachableError: "unreachable",
-    BackendTimeoutError: "timeout",
-    BackendAnswerError: "broken",
+_REASONS: dict[type[errors.BackendError], metrics.Retried] = {
+    errors.BackendUnreachableError: "unreachable",
+    errors.BackendTimeoutError: "timeout",
+    errors.BackendAnswerError: "broken",
 }
 _REMARKS = {
     400: "Nova rejected the request: if the guest's request is valid, see Nova's log, "
@@ -122,19 +112,19 @@ class NovaBackend:
         once; another host is tried only if no byte of it has been sent.
         """
         signed_request = self._signed_request(request, identity)
-        error: BackendError | None = None
+        error: errors.BackendError | None = None
         useless: set[PooledServer] = set()
         for server, patience in self._tries(deadline, useless):
             if error is not None:
                 metrics.BACKEND_RETRIES.labels(_REASONS[type(error)]).inc()
             try:
                 response = self._ask(server, signed_request, patience)
-            except BackendError as caught:
-                if signed_request.once and not isinstance(caught, BackendUnreachableError):
+            except errors.BackendError as caught:
+                if signed_request.once and not isinstance(caught, errors.BackendUnreachableError):
                     raise
                 error = caught
                 self._let_rest(server, error)
-                if isinstance(error, BackendAnswerError):
+                if isinstance(error, errors.BackendAnswerError):
                     # The host answered in time: it would give the same answer again.
                     useless.add(server)
             else:
@@ -143,7 +133,7 @@ class NovaBackend:
                 if answer.status == HTTPStatus.NOT_FOUND and is_of_every_instance(request.path):
                     return replace(answer, known=False)
                 return answer
-        raise error or BackendUnreachableError(backend=self.name, cause="no time was left")
+        raise error or errors.BackendUnreachableError(backend=self.name, cause="no time was left")
 
     def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms) -> View:
         """Return a view without a lookup, since Nova has no token mode of an instance."""
@@ -180,7 +170,7 @@ class NovaBackend:
             threads.sleep(FIRST_PAUSE)
             now = clock.now()
 
-    def _let_rest(self, server: PooledServer, error: BackendError) -> None:
+    def _let_rest(self, server: PooledServer, error: errors.BackendError) -> None:
         now, rest = clock.now(), self._rests[server]
         if len(self._servers) > 1 and not rest.rests(now):
             # Another host will answer, so that this failure would not be logged otherwise.
@@ -212,7 +202,7 @@ class NovaBackend:
         try:
             with threads.Timeout(patience, False):
                 response = _send(server, request, signed_request)
-        except UpstreamError as error:
+        except errors.UpstreamError as error:
             cause, remedy = explain_upstream(error)
             kind = _kind(error, once=signed_request.once)
             cause = f"{server.host.authority}: {cause}"
@@ -221,14 +211,16 @@ class NovaBackend:
             raise self._too_late(server, patience, sent=request.sent)
         return response
 
-    def _too_late(self, server: PooledServer, patience: float, *, sent: bool) -> BackendError:
+    def _too_late(
+        self, server: PooledServer, patience: float, *, sent: bool
+    ) -> errors.BackendError:
         where = server.host.authority
         if not sent:
             cause = f"{where}: no connection within {patience:.1f} s"
             remedy = reach("it runs and no firewall blocks it")
-            return BackendUnreachableError(backend=self.name, cause=cause, remedy=remedy)
+            return errors.BackendUnreachableError(backend=self.name, cause=cause, remedy=remedy)
         cause = f"{where} has not answered within {patience:.1f} s"
-        return BackendTimeoutError(backend=self.name, cause=cause, remedy=READ_LOG)
+        return errors.BackendTimeoutError(backend=self.name, cause=cause, remedy=READ_LOG)
 
 
 def explain_status(status: int) -> str:
@@ -243,17 +235,21 @@ def _send(server: PooledServer, request: HttpRequest, of: _NovaRequest) -> HttpR
         return server.handle_request(request, of.instance, fresh=True)
     try:
         return server.handle_request(request, of.instance)
-    except UpstreamStaleError:
+    except errors.UpstreamStaleError:
         metrics.BACKEND_RETRIES.labels("stale").inc()
     return server.handle_request(request, of.instance, fresh=True)
 
 
-def _kind(error: UpstreamError, *, once: bool) -> type[BackendError]:
-    if isinstance(error, UpstreamAwayError):
-        return BackendUnreachableError
+def _kind(error: errors.UpstreamError, *, once: bool) -> type[errors.BackendError]:
+    if isinstance(error, errors.UpstreamAwayError):
+        return errors.BackendUnreachableError
     if once:
-        return BackendTimeoutError
-    return BackendAnswerError if isinstance(error, UpstreamAnswerError) else BackendUnreachableError
+        return errors.BackendTimeoutError
+    return (
+        errors.BackendAnswerError
+        if isinstance(error, errors.UpstreamAnswerError)
+        else errors.BackendUnreachableError
+    )
 
 
 def _target(request: GuestRequest) -> str:

@@ -19,14 +19,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
-from dfmeta.errors import (
-    BackendError,
-    StartError,
-    UpstreamAnswerError,
-    UpstreamAwayError,
-    UpstreamError,
-    UpstreamLostError,
-)
+from dfmeta import errors, model
 from dfmeta.http.client import (
     ClientConnection,
     HttpRequest,
@@ -36,7 +29,6 @@ from dfmeta.http.client import (
 )
 from dfmeta.http.http1 import host_header
 from dfmeta.http.responses import HttpResponse
-from dfmeta.model import HttpHost
 from dfmeta.runtime import clock
 
 BACKEND = "nova"
@@ -94,7 +86,7 @@ PRINTABLE = re.compile(r"[\x20-\x7e]+")
 class NovaSettings:
     """Settings of the connection to Nova."""
 
-    hosts: Sequence[HttpHost]
+    hosts: Sequence[model.HttpHost]
     secret: bytes
     protocol: str = "http"
     insecure: bool = False
@@ -115,7 +107,7 @@ def signed(secret: bytes, instance_id: str, project_id: str) -> str:
     :raises BackendError: when one of them is not a valid header value.
     """
     if not PRINTABLE.fullmatch(instance_id) or not PRINTABLE.fullmatch(project_id):
-        raise BackendError(
+        raise errors.BackendError(
             backend=BACKEND,
             cause="the id of the instance or of its project is not a valid header value",
             remedy="See its source with: dfmeta ports",
@@ -149,7 +141,7 @@ def nova_context(
             # Without it, OpenSSL would ask for a passphrase on the terminal.
             context.load_cert_chain(settings.client_cert, settings.client_key, password=lambda: b"")
     except (OSError, ValueError) as error:
-        raise StartError(
+        raise errors.StartError(
             cause=f"certificates for Nova cannot be loaded: {error.args[-1]}",
             remedy="See auth_ca_cert, nova_client_cert and nova_client_priv_key",
         ) from error
@@ -159,15 +151,15 @@ def nova_context(
     return context
 
 
-def explain_upstream(error: UpstreamError) -> tuple[str, str]:
+def explain_upstream(error: errors.UpstreamError) -> tuple[str, str]:
     """Return cause and remedy of a request that failed."""
     origin = error.__cause__
-    if isinstance(error, UpstreamAwayError) and isinstance(origin, Exception):
+    if isinstance(error, errors.UpstreamAwayError) and isinstance(origin, Exception):
         return explain(origin)
     if isinstance(origin, ssl.SSLError) and not is_cut(origin):
         return _explain_tls(origin)
     cause = error.cause
-    if isinstance(error, UpstreamAnswerError):
+    if isinstance(error, errors.UpstreamAnswerError):
         return cause, TLS_THERE if error.fields.get("tls") else LISTENS
     return cause, READ_LOG
 
@@ -211,7 +203,7 @@ class Question:
 
 
 def ask_nova(
-    host: HttpHost,
+    host: model.HttpHost,
     question: Question,
     settings: NovaSettings,
     *,
@@ -234,19 +226,19 @@ def ask_nova(
             plain = _get(host, context, _UNSIGNED, deadline).status
     except UpstreamLateError:
         return NovaFact(name, cause=f"it has not answered within {seconds:g} s", remedy=READ_LOG)
-    except UpstreamError as error:
+    except errors.UpstreamError as error:
         cause, remedy = explain_upstream(error)
-        lost = isinstance(error, UpstreamLostError)
+        lost = isinstance(error, errors.UpstreamLostError)
         if lost and settings.protocol == "http" and _speaks_tls(host, deadline):
             cause, remedy = "it speaks TLS", TLS_THERE
         return NovaFact(name, cause=cause, remedy=remedy)
-    except (BackendError, StartError) as error:
+    except (errors.BackendError, errors.StartError) as error:
         return NovaFact(name, cause=error.cause, remedy=error.remedy)
     date = response.header("date")
     return NovaFact(name, response.status, plain, date=date)
 
 
-def _get(host: HttpHost, context: Any, headers: str, deadline: float) -> HttpResponse:
+def _get(host: model.HttpHost, context: Any, headers: str, deadline: float) -> HttpResponse:
     """Send one GET on a connection of its own.
 
     :raises UpstreamError: see :meth:`~dfmeta.http.client.ClientConnection.handle_request`.
@@ -263,7 +255,7 @@ def _get(host: HttpHost, context: Any, headers: str, deadline: float) -> HttpRes
         connection.close()
 
 
-def _speaks_tls(host: HttpHost, deadline: float) -> bool:
+def _speaks_tls(host: model.HttpHost, deadline: float) -> bool:
     """Whether a TLS handshake ends, or fails with an alert.
 
     Many TLS servers close the connection without an answer when they receive plain HTTP.
@@ -273,7 +265,7 @@ def _speaks_tls(host: HttpHost, deadline: float) -> bool:
     connection = ClientConnection(host, context)
     try:
         connection.connect(deadline)
-    except UpstreamAwayError as error:
+    except errors.UpstreamAwayError as error:
         origin = error.__cause__
         return isinstance(origin, ssl.SSLError) and "ALERT" in (origin.reason or "")
     finally:

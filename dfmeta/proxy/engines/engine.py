@@ -13,13 +13,11 @@ from typing import Final, Protocol
 
 from prometheus_client import Metric
 
-from dfmeta import metrics
+from dfmeta import metrics, model
 from dfmeta.http.limits import Limits
 from dfmeta.http.server import HttpServer
 from dfmeta.identity.registry import Claim
-from dfmeta.model import Endpoint
-from dfmeta.runtime import clock, threads
-from dfmeta.runtime.throttle import LONGEST_PAUSE, Backoff
+from dfmeta.runtime import clock, threads, throttle
 
 START_TIMEOUT: Final = 30.0
 """Seconds until a new process answers."""
@@ -55,7 +53,7 @@ class Engine(Protocol):
         """Wait until every other process that answers guests has the present registry."""
         return
 
-    def look(self, endpoint: Endpoint) -> None:
+    def look(self, endpoint: model.Endpoint) -> None:
         """Bring the registry's counts of the endpoint's connections up to date, without a wait, if
         another process has them: an address of it is about to be evicted."""
         return
@@ -118,7 +116,7 @@ class Restarts:
     """The pauses before a process is started again: each is longer while starts fail."""
 
     def __init__(self) -> None:
-        self._backoff = Backoff()
+        self._backoff = throttle.Backoff()
 
     def pause(self, begun: float) -> None:
         """Wait after the end of a process, or after a start that has failed.
@@ -127,7 +125,7 @@ class Restarts:
             no failed start.
         """
         now = clock.now()
-        if now - begun > LONGEST_PAUSE:
+        if now - begun > throttle.LONGEST_PAUSE:
             self._backoff.reset()
         self._backoff.failed(now)
         threads.sleep(self._backoff.until - now)

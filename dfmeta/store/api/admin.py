@@ -22,22 +22,9 @@ from urllib.parse import parse_qs
 
 import webob
 
-from dfmeta.errors import (
-    ApiError,
-    AuthUnavailable,
-    BadRequestError,
-    DeviceError,
-    Forbidden,
-    LookupAnswerError,
-    LookupAwayError,
-    StoreAwayError,
-    StoreError,
-    StoreFullError,
-    Unauthorized,
-)
-from dfmeta.model import Answer
+from dfmeta import errors, model
 from dfmeta.runtime.throttle import LogThrottle
-from dfmeta.store.api import openapi, routes
+from dfmeta.store.api import openapi, requests, routes
 from dfmeta.store.api.representations import (
     JSON,
     document,
@@ -45,21 +32,6 @@ from dfmeta.store.api.representations import (
     envelope,
     wants_envelope,
 )
-from dfmeta.store.api.requests import (
-    INVALID_BODY,
-    attach,
-    detach,
-    devices_in,
-    dump_devices,
-    invalid,
-    parse_after,
-    parse_device,
-    parse_id,
-    parse_push,
-    parse_query,
-    parse_selector,
-)
-from dfmeta.store.api.routes import Action, Route
 from dfmeta.store.auth.caller import Authorizer
 from dfmeta.store.db.record import Kind, Record, parse_document
 from dfmeta.store.db.repository import Repository
@@ -73,11 +45,11 @@ LARGE: Final = 16 * 1024
 """Bytes above which a body is parsed aside: 1 MB of small objects takes a third of a second."""
 RETRY_SECONDS: Final = 1
 """Retry-After of a 503."""
-_FAILURES: Final[Mapping[type[StoreError], tuple[int, str]]] = {
-    LookupAwayError: (503, "upstream does not answer"),
-    LookupAnswerError: (502, "upstream answers nonsense"),
-    StoreAwayError: (503, "the database does not answer"),
-    StoreFullError: (507, "the disk of the database is full"),
+_FAILURES: Final[Mapping[type[errors.StoreError], tuple[int, str]]] = {
+    errors.LookupAwayError: (503, "upstream does not answer"),
+    errors.LookupAnswerError: (502, "upstream answers nonsense"),
+    errors.StoreAwayError: (503, "the database does not answer"),
+    errors.StoreFullError: (507, "the disk of the database is full"),
 }
 
 REFUSED: Final = (401, 403)
@@ -98,7 +70,7 @@ class AuditedCall:
     """One request, and the facts about it for its line."""
 
     request: webob.Request
-    route: Route | None = None
+    route: routes.Route | None = None
     """None: the path is unknown, or does not have the method."""
     record_id: str = ""
     """In lower case; empty: not known."""
@@ -171,15 +143,15 @@ class AdminApi:
         self._refresh = refresh or (lambda _kind, record_id: repository.get(record_id))
         self._gate = gate
         self._audit = Audit()
-        self._handlers: dict[Action, Callable[[Kind, AuditedCall], Answer]] = {
-            Action.FIND: self._find,
-            Action.PUSH: self._push,
-            Action.GET: self._get,
-            Action.DELETE: self._delete,
-            Action.REFRESH: self._refreshed,
-            Action.LIST_DEVICES: self._devices,
-            Action.ATTACH: self._attach,
-            Action.DETACH: self._detach,
+        self._handlers: dict[routes.Action, Callable[[Kind, AuditedCall], model.Answer]] = {
+            routes.Action.FIND: self._find,
+            routes.Action.PUSH: self._push,
+            routes.Action.GET: self._get,
+            routes.Action.DELETE: self._delete,
+            routes.Action.REFRESH: self._refreshed,
+            routes.Action.LIST_DEVICES: self._devices,
+            routes.Action.ATTACH: self._attach,
+            routes.Action.DETACH: self._detach,
         }
 
     @staticmethod
@@ -197,29 +169,31 @@ class AdminApi:
         try:
             answer = self._answer(call)
             status = answer.status
-        except ApiError as error:
+        except errors.ApiError as error:
             status, answer = error.status, _refusal(error)
-        except StoreError as error:
+        except errors.StoreError as error:
             answer = _refusal(_failure(error))
             status = answer.status
         finally:
             self._audit.note(call, status)
         return _respond(answer, request)
 
-    def _answer(self, call: AuditedCall) -> Answer:
+    def _answer(self, call: AuditedCall) -> model.Answer:
         methods, given_id = routes.find(call.request.environ["PATH_INFO"])
         if not methods:
-            raise ApiError(status=404, message=NO_ROUTE)
+            raise errors.ApiError(status=404, message=NO_ROUTE)
         method = call.request.method
         allowed = routes.allowed(methods)
         if method not in allowed:
-            raise ApiError(status=405, message="method not allowed", allow=", ".join(allowed))
+            raise errors.ApiError(
+                status=405, message="method not allowed", allow=", ".join(allowed)
+            )
         call.route = route = methods["GET" if method == "HEAD" else method]
-        call.record_id = parse_id(given_id) or ""
+        call.record_id = requests.parse_id(given_id) or ""
         self._let_in(call, route.scopes)
-        if route.action is Action.DESCRIBE:
+        if route.action is routes.Action.DESCRIBE:
             text = openapi.text(secured=self._authorizer is not None)
-            return Answer(200, text, content_type=JSON)
+            return model.Answer(200, text, content_type=JSON)
         if route.kind is None:
             return self._list(call)
         if given_id:
@@ -233,94 +207,94 @@ class AdminApi:
         """
         refused = self._gate(call.request) if self._gate is not None else ""
         if refused:
-            raise ApiError(status=403, message=refused)
+            raise errors.ApiError(status=403, message=refused)
         if self._authorizer is None or not accepted:
             return
         header = call.request.headers.get("Authorization")
         try:
             call.client = self._authorizer.authorize(header, accepted).name
-        except Unauthorized as error:
-            raise ApiError(status=401, message=error.message) from error
-        except Forbidden as error:
+        except errors.Unauthorized as error:
+            raise errors.ApiError(status=401, message=error.message) from error
+        except errors.Forbidden as error:
             call.client = error.client
-            raise ApiError(status=403, message=error.message) from error
-        except AuthUnavailable as error:
+            raise errors.ApiError(status=403, message=error.message) from error
+        except errors.AuthUnavailable as error:
             LOG.warning("the admin API cannot verify a token: %s", error)
-            raise ApiError(status=503, message=error.message) from error
+            raise errors.ApiError(status=503, message=error.message) from error
 
-    def _list(self, call: AuditedCall) -> Answer:
-        page = self._repository.page(parse_after(_query(call).get("after", [])))
+    def _list(self, call: AuditedCall) -> model.Answer:
+        page = self._repository.page(requests.parse_after(_query(call).get("after", [])))
         body = self._aside(lambda: dump_rows(page))
-        return Answer(200, body, content_type=JSON)
+        return model.Answer(200, body, content_type=JSON)
 
-    def _push(self, kind: Kind, call: AuditedCall) -> Answer:
-        push = self._parsed(call, lambda text: parse_push(kind, text))
+    def _push(self, kind: Kind, call: AuditedCall) -> model.Answer:
+        push = self._parsed(call, lambda text: requests.parse_push(kind, text))
         call.record_id = push.record_id
         self._repository.push_all([push])
-        return Answer(200, content_type="")
+        return model.Answer(200, content_type="")
 
     def _parsed(self, call: AuditedCall, parse: Callable[[bytes], _T]) -> _T:
         text = read_body(call.request, self._max_body)
         parsed: _T = self._aside(lambda: parse(text)) if len(text) > LARGE else parse(text)
         return parsed
 
-    def _get(self, kind: Kind, call: AuditedCall) -> Answer:
+    def _get(self, kind: Kind, call: AuditedCall) -> model.Answer:
         return self._one(kind, self._repository.get(call.record_id), call)
 
-    def _refreshed(self, kind: Kind, call: AuditedCall) -> Answer:
+    def _refreshed(self, kind: Kind, call: AuditedCall) -> model.Answer:
         return self._one(kind, self._refresh(kind, call.record_id), call)
 
-    def _one(self, kind: Kind, record: Record | None, call: AuditedCall) -> Answer:
+    def _one(self, kind: Kind, record: Record | None, call: AuditedCall) -> model.Answer:
         answer = document(kind, record)
         if answer is not None and record is not None and wants_envelope(call.request.accept):
             answer = envelope(kind, record, self._repository.addresses(record.id), named=True)
         return _existing(answer)
 
-    def _find(self, kind: Kind, call: AuditedCall) -> Answer:
-        address = parse_query(_query(call).get("ip_address", []))
+    def _find(self, kind: Kind, call: AuditedCall) -> model.Answer:
+        address = requests.parse_query(_query(call).get("ip_address", []))
         record = _existing(self._repository.find(address))
         addresses = self._repository.addresses(record.id)
         named = wants_envelope(call.request.accept)
         return _existing(envelope(kind, record, addresses, named=named))
 
-    def _delete(self, kind: Kind, call: AuditedCall) -> Answer:
+    def _delete(self, kind: Kind, call: AuditedCall) -> model.Answer:
         if not self._repository.remove(kind, call.record_id):
-            raise ApiError(status=404, message=NOT_FOUND)
-        return Answer(200, content_type="")
+            raise errors.ApiError(status=404, message=NOT_FOUND)
+        return model.Answer(200, content_type="")
 
-    def _devices(self, _kind: Kind, call: AuditedCall) -> Answer:
+    def _devices(self, _kind: Kind, call: AuditedCall) -> model.Answer:
         record = _existing(self._repository.get(call.record_id))
         text = _existing(record.metadata)
         return _listed(parse_document(record.id, text))
 
-    def _attach(self, _kind: Kind, call: AuditedCall) -> Answer:
-        device = self._parsed(call, parse_device)
+    def _attach(self, _kind: Kind, call: AuditedCall) -> model.Answer:
+        device = self._parsed(call, requests.parse_device)
         try:
             changed = self._repository.change(
-                call.record_id, lambda document: attach(document, device)
+                call.record_id, lambda document: requests.attach(document, device)
             )
-        except DeviceError as error:
-            raise invalid(f"metadata.{error.path}", "device") from error
+        except errors.DeviceError as error:
+            raise requests.invalid(f"metadata.{error.path}", "device") from error
         return _listed(_existing(changed))
 
-    def _detach(self, _kind: Kind, call: AuditedCall) -> Answer:
-        selector = parse_selector(_query(call))
+    def _detach(self, _kind: Kind, call: AuditedCall) -> model.Answer:
+        selector = requests.parse_selector(_query(call))
         try:
             changed = self._repository.change(
-                call.record_id, lambda document: detach(document, selector)
+                call.record_id, lambda document: requests.detach(document, selector)
             )
-        except DeviceError as error:
-            raise invalid("type", "required") from error
+        except errors.DeviceError as error:
+            raise requests.invalid("type", "required") from error
         return _listed(_existing(changed))
 
 
 def not_open(request: webob.Request) -> webob.Response:
     """Answer any request with 503, until the API is available."""
-    error = ApiError(status=503, message="the store is not open yet")
+    error = errors.ApiError(status=503, message="the store is not open yet")
     return _respond(_refusal(error), request)
 
 
-def _respond(answer: Answer, request: webob.Request) -> webob.Response:
+def _respond(answer: model.Answer, request: webob.Request) -> webob.Response:
     """Return an answer, or 304 if the client has the same answer already.
 
     A successful answer to GET has an entity tag, compared weakly (RFC 9110, 13.1.2).
@@ -353,18 +327,18 @@ def read_body(request: webob.Request, limit: int) -> bytes:
         413: f"request body over {limit} bytes",
         408: "the request body did not come",
         503: "too many large bodies at once",
-        400: INVALID_BODY,
+        400: requests.INVALID_BODY,
     }
     try:
         body: bytes = request.body_file_raw.read(limit if length is None else min(length, limit))
-    except BadRequestError as error:
+    except errors.BadRequestError as error:
         status = error.status if error.status in messages else 400
         chunks = error.reason == "chunks"
         message = "the request body has too many chunks" if chunks else messages[status]
-        raise ApiError(status=413 if chunks else status, message=message) from error
+        raise errors.ApiError(status=413 if chunks else status, message=message) from error
     if length is not None and len(body) < length:
         status = 413 if length > limit else 400
-        raise ApiError(status=status, message=messages[status])
+        raise errors.ApiError(status=status, message=messages[status])
     return body
 
 
@@ -373,26 +347,28 @@ def _query(call: AuditedCall) -> dict[str, list[str]]:
     return parse_qs(call.request.query_string, keep_blank_values=True)
 
 
-def _listed(document: Mapping[str, Any]) -> Answer:
-    return Answer(200, dump_devices(devices_in(document)), content_type=JSON)
+def _listed(document: Mapping[str, Any]) -> model.Answer:
+    return model.Answer(
+        200, requests.dump_devices(requests.devices_in(document)), content_type=JSON
+    )
 
 
 def _existing(value: _T | None) -> _T:
     if value is None:
-        raise ApiError(status=404, message=NOT_FOUND)
+        raise errors.ApiError(status=404, message=NOT_FOUND)
     return value
 
 
-def _failure(error: StoreError) -> ApiError:
+def _failure(error: errors.StoreError) -> errors.ApiError:
     """Return the answer to a failure of the database or of the upstream store, and log it."""
     LOG.error("the admin API has failed: %s", error.line)
     for kind, (status, message) in _FAILURES.items():
         if isinstance(error, kind):
-            return ApiError(status=status, message=message)
-    return ApiError(status=500, message="internal server error")
+            return errors.ApiError(status=status, message=message)
+    return errors.ApiError(status=500, message="internal server error")
 
 
-def _refusal(error: ApiError) -> Answer:
+def _refusal(error: errors.ApiError) -> model.Answer:
     value: dict[str, object] = {"message": error.message}
     if error.errors:
         value["errors"] = error.errors
@@ -402,4 +378,4 @@ def _refusal(error: ApiError) -> Answer:
         503: [("Retry-After", str(RETRY_SECONDS))],
     }.get(error.status, [])
     body = json.dumps(value, separators=(",", ":")).encode()
-    return Answer(error.status, body, content_type=JSON, headers=tuple(headers))
+    return model.Answer(error.status, body, content_type=JSON, headers=tuple(headers))

@@ -19,9 +19,8 @@ from dfmeta.devices import validate_in
 from dfmeta.errors import DeviceError, RecordError, short
 from dfmeta.store import strict, strictjson
 from dfmeta.store.db.record import HTTP_TOKENS, Network, parse_network
-from dfmeta.store.guest.documents import LABEL_MAX
+from dfmeta.store.guest import documents, values
 from dfmeta.store.guest.nocloud import METADATA, NETWORK_CONFIG, USERDATA, VENDOR_DATA
-from dfmeta.store.guest.values import is_one_line, unusable
 
 HOSTNAME_MAX: Final = 253
 """RFC 1123, 2.1 with RFC 1035, 2.3.4: 255 octets on the wire."""
@@ -63,8 +62,8 @@ _IGNORED: Final = frozenset(
 def hostname(option: str, text: str) -> str:
     """Return a host name, with or without a domain (RFC 1123, 2.1). Empty stays empty."""
     labels = text.split(".")
-    good = all(_LABEL.fullmatch(label) and len(label) <= LABEL_MAX for label in labels)
-    remedy = f"Use letters, digits and dashes, at most {LABEL_MAX} between two dots"
+    good = all(_LABEL.fullmatch(label) and len(label) <= documents.LABEL_MAX for label in labels)
+    remedy = f"Use letters, digits and dashes, at most {documents.LABEL_MAX} between two dots"
     with _refusing(option, short(text), remedy):
         if text and (not good or len(text) > HOSTNAME_MAX):
             raise ValueError("it is not a host name")
@@ -74,7 +73,7 @@ def hostname(option: str, text: str) -> str:
 def text_value(option: str, text: str, *, limit: int | None = TEXT_MAX) -> str:
     """Return one line of text without control characters. Empty stays empty."""
     with _refusing(option, short(text), "Use one line of text"):
-        if not is_one_line(text):
+        if not values.is_one_line(text):
             raise ValueError(NOT_ONE_LINE)
     with _refusing(option, short(text), f"Use at most {limit}"):
         if limit is not None and len(text) > limit:
@@ -140,7 +139,7 @@ def document(option: str, content: bytes, *, name: str) -> dict[str, Any]:
         except DeviceError as error:
             raise ValueError(f"{error.path}: {error.cause}") from None
     with _refusing(option, name, "Give lines of .pub files, or a certificate in PEM form"):
-        if places := unusable(members):
+        if places := values.unusable(members):
             raise ValueError(f"{places[0]} is neither an OpenSSH public key nor a certificate")
     return members
 
@@ -195,7 +194,7 @@ def _check_key(option: str, line: str, *, shown: str) -> None:
     cause = ""
     if "PRIVATE KEY" in line:
         cause, shown = "it is a private key", shown or "(not shown)"
-    elif not is_one_line(line):
+    elif not values.is_one_line(line):
         cause = NOT_ONE_LINE
     elif not _KEY_TYPE.fullmatch(kind):
         cause = "it does not begin with a type of key, such as ssh-ed25519"

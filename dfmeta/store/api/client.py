@@ -36,9 +36,7 @@ from dfmeta.errors import (
 from dfmeta.http.client import TIMEOUT, HttpClient, UrlRequest, client_context
 from dfmeta.runtime import clock
 from dfmeta.store import strict
-from dfmeta.store.api import representations
-from dfmeta.store.api.representations import ENVELOPE
-from dfmeta.store.api.requests import body_of, parse_id
+from dfmeta.store.api import representations, requests
 from dfmeta.store.db.record import (
     KEEP,
     Content,
@@ -164,7 +162,7 @@ class StoreClient:
     def push_all(self, pushes: Sequence[Push]) -> tuple[bool, ...]:
         """Send pushes in their order, one request for each; return True for each of them."""
         for push in pushes:
-            body = json.dumps(body_of(push), allow_nan=False).encode()
+            body = json.dumps(requests.body_of(push), allow_nan=False).encode()
             self._ask("POST", _PATHS[push.kind], body=body)
         return (True,) * len(pushes)
 
@@ -217,7 +215,7 @@ class StoreClient:
             return None
         try:
             envelope = strict.parse_object(body)
-            same = parse_id(envelope["id"]) == record_id
+            same = requests.parse_id(envelope["id"]) == record_id
         except (KeyError, ValueError, TypeError):
             same, envelope = False, {}
         if not same or not {"ipAddresses", kind.value} <= envelope.keys():
@@ -229,7 +227,7 @@ class StoreClient:
         self, method: str, path: str, *, body: bytes | None = None, missing: bool = False
     ) -> bytes | None:
         """Return the body of an answer; None for a missing record, if *missing* allows that."""
-        headers = {**self._headers, "Accept": f"{ENVELOPE}, application/json"}
+        headers = {**self._headers, "Accept": f"{representations.ENVELOPE}, application/json"}
         if body is not None:
             headers["Content-Type"] = "application/json"
         url, deadline = f"{self._base}/{path}", clock.now() + TIMEOUT

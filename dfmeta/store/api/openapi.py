@@ -13,9 +13,8 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from dfmeta.devices.schema import ADDRESSES, NONE, SCHEMA
+from dfmeta.store.api import requests, routes
 from dfmeta.store.api.representations import ENVELOPE, JSON, USERDATA
-from dfmeta.store.api.requests import ADDRESSES_MAX, ENCODINGS, SELECTORS, TYPES
-from dfmeta.store.api.routes import ID, PREFIX, ROUTES, Action, Route
 from dfmeta.store.db.record import HTTP_TOKENS, Kind
 from dfmeta.store.db.repository import PAGE
 
@@ -89,7 +88,7 @@ _SCHEMAS: Final[Object] = {
     ),
     "Addresses": {
         "type": ["array", "null"],
-        "maxItems": ADDRESSES_MAX,
+        "maxItems": requests.ADDRESSES_MAX,
         "description": "All addresses and blocks of the instance; other instances lose them. Null, "
         "absent or an empty list: the instance loses all of its addresses. Host bits of a block "
         "are masked.",
@@ -135,7 +134,7 @@ _SCHEMAS: Final[Object] = {
                         "pattern": _TEXT,
                         "description": "Null or absent: empty.",
                     },
-                    "userdata_encoding": {"enum": [ENCODINGS[0], None]},
+                    "userdata_encoding": {"enum": [requests.ENCODINGS[0], None]},
                 }
             ),
             _object(
@@ -143,9 +142,9 @@ _SCHEMAS: Final[Object] = {
                     "userdata": {
                         "type": _NULL_OR_STRING,
                         "pattern": _BASE64,
-                        "contentEncoding": ENCODINGS[1],
+                        "contentEncoding": requests.ENCODINGS[1],
                     },
-                    "userdata_encoding": {"const": ENCODINGS[1]},
+                    "userdata_encoding": {"const": requests.ENCODINGS[1]},
                 },
                 "userdata_encoding",
             ),
@@ -153,7 +152,7 @@ _SCHEMAS: Final[Object] = {
     ),
     "MetadataRecord": _closed({**_STORED, "metadata": _ref("Document")}, "http_tokens"),
     "UserdataRecord": _closed(
-        {**_STORED, "userdata": _STRING, "userdata_encoding": {"enum": [*ENCODINGS]}},
+        {**_STORED, "userdata": _STRING, "userdata_encoding": {"enum": [*requests.ENCODINGS]}},
         "http_tokens",
     ),
     "Records": _array(
@@ -213,7 +212,7 @@ _DISK: Final[Object] = {
     "tags": ["oracledb"],
 }
 _SELECTED: Final[Object] = {
-    **{name: {**_STRING, "minLength": 1} for name in SELECTORS},
+    **{name: {**_STRING, "minLength": 1} for name in requests.SELECTORS},
     "mac": _ref("mac"),
     "address": _string(_BUS_ADDRESS),
 }
@@ -226,23 +225,23 @@ def _parameter(name: str, place: str, schema: Object, example: object, **members
 
 
 _ID: Final = _parameter("id", "path", _ref("Id"), "67fe638b-87b3-4fde-b191-1effb94b3c19")
-_QUERIES: Final[Mapping[Action, Object]] = {
-    Action.FIND: _parameter(
+_QUERIES: Final[Mapping[routes.Action, Object]] = {
+    routes.Action.FIND: _parameter(
         *("ip_address", "query", {"anyOf": _ADDRESS}, "10.1.2.5"),
         description="An address of the instance, or one in its blocks; the longest prefix wins.",
     ),
-    Action.LIST: _parameter(
+    routes.Action.LIST: _parameter(
         *("after", "query", _ref("Id"), None),
         description="The last id of the previous page; absent: the first page.",
     ),
-    Action.DETACH: _parameter(
+    routes.Action.DETACH: _parameter(
         "selector",
         "query",
         {
             "type": "object",
             "anyOf": [
-                _closed({name: _SELECTED[name], "type": {"enum": [*TYPES]}}, "type")
-                for name in SELECTORS
+                _closed({name: _SELECTED[name], "type": {"enum": [*requests.TYPES]}}, "type")
+                for name in requests.SELECTORS
             ],
         },
         {"serial": _DISK["serial"]},
@@ -256,17 +255,17 @@ _IF_NONE_MATCH: Final = _parameter(
     *("If-None-Match", "header", _STRING, None),
     description="Entity tags of the client's copies: 304 if one of them is current.",
 )
-_SUMMARIES: Final[Mapping[Action, str]] = {
-    Action.DESCRIBE: "Get this description.",
-    Action.FIND: "Find the record of an address.",
-    Action.PUSH: "Create or replace an instance's KIND.",
-    Action.GET: "Get an instance's KIND, or its record.",
-    Action.DELETE: "Remove an instance's KIND.",
-    Action.REFRESH: "Query the upstream store again.",
-    Action.LIST: "List one page of the summaries of all records.",
-    Action.LIST_DEVICES: "List the devices of an instance.",
-    Action.ATTACH: "Attach a device.",
-    Action.DETACH: "Detach devices.",
+_SUMMARIES: Final[Mapping[routes.Action, str]] = {
+    routes.Action.DESCRIBE: "Get this description.",
+    routes.Action.FIND: "Find the record of an address.",
+    routes.Action.PUSH: "Create or replace an instance's KIND.",
+    routes.Action.GET: "Get an instance's KIND, or its record.",
+    routes.Action.DELETE: "Remove an instance's KIND.",
+    routes.Action.REFRESH: "Query the upstream store again.",
+    routes.Action.LIST: "List one page of the summaries of all records.",
+    routes.Action.LIST_DEVICES: "List the devices of an instance.",
+    routes.Action.ATTACH: "Attach a device.",
+    routes.Action.DETACH: "Detach devices.",
 }
 """``KIND`` stands for the record's kind."""
 
@@ -283,7 +282,7 @@ def description(*, secured: bool) -> Object:
     :param secured: whether tokens are required.
     """
     paths: Object = {}
-    for route in ROUTES:
+    for route in routes.ROUTES:
         paths.setdefault(route.path, {}).update(_operations(route))
     return {
         "openapi": "3.1.0",
@@ -292,7 +291,7 @@ def description(*, secured: bool) -> Object:
             "version": version("dfmeta"),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "servers": [{"url": "/"}, {"url": PREFIX}],
+        "servers": [{"url": "/"}, {"url": routes.PREFIX}],
         "paths": paths,
         "components": {
             "schemas": _SCHEMAS,
@@ -311,7 +310,7 @@ def _error(summary: str, header: str) -> Object:
     }
 
 
-def _operations(route: Route) -> Object:
+def _operations(route: routes.Route) -> Object:
     """Return the operations of a route; GET adds HEAD, which has the same headers."""
     name, content = route.action.value, _answer(route)
     if route.kind is not None and not route.path.endswith("/devices"):
@@ -323,11 +322,11 @@ def _operations(route: Route) -> Object:
     return {"get": operation, "head": head}
 
 
-def _operation(route: Route, name: str, content: Object) -> Object:
+def _operation(route: routes.Route, name: str, content: Object) -> Object:
     body = _body(route)
     summary = _SUMMARIES[route.action].replace("KIND", str(route.kind))
     scopes = f" Any of these scopes: {', '.join(route.scopes)}." if route.scopes else ""
-    parameters = [_ID] if ID in route.path else []
+    parameters = [_ID] if routes.ID in route.path else []
     parameters += [_QUERIES[route.action]] if route.action in _QUERIES else []
     parameters += [] if route.changes else [_IF_NONE_MATCH]
     return {
@@ -341,14 +340,14 @@ def _operation(route: Route, name: str, content: Object) -> Object:
     }
 
 
-def _responses(route: Route, content: Object, body: Object) -> Object:
-    missing = route.action not in (Action.DESCRIBE, Action.PUSH, Action.LIST)
+def _responses(route: routes.Route, content: Object, body: Object) -> Object:
+    missing = route.action not in (routes.Action.DESCRIBE, routes.Action.PUSH, routes.Action.LIST)
     codes = {"400", "405"}
     codes |= {"401", "403", "500", "503"} if route.scopes else set()
     codes |= {"404"} if missing else set()
     codes |= {"507"} if route.changes else set()
     codes |= {"408", "413"} if body else set()
-    codes |= {"502"} if route.action is Action.REFRESH else set()
+    codes |= {"502"} if route.action is routes.Action.REFRESH else set()
     success: Object = {"description": "Done."}
     if content:
         success |= {"content": content, "headers": {}}
@@ -361,32 +360,32 @@ def _responses(route: Route, content: Object, body: Object) -> Object:
     return {**responses, **errors}
 
 
-def _answer(route: Route) -> Object:
+def _answer(route: routes.Route) -> Object:
     """Return the content of a successful answer; empty if it has none."""
     kind = str(route.kind)
     record = {"schema": _ref(f"{kind.capitalize()}Record")}
     match route.action:
-        case Action.DESCRIBE:
+        case routes.Action.DESCRIBE:
             return {JSON: {}}
-        case Action.LIST:
+        case routes.Action.LIST:
             return {JSON: {"schema": _ref("Records")}}
-        case Action.FIND:
+        case routes.Action.FIND:
             return {JSON: record, ENVELOPE: record}
-        case Action.GET | Action.REFRESH if route.kind is Kind.METADATA:
+        case routes.Action.GET | routes.Action.REFRESH if route.kind is Kind.METADATA:
             return {JSON: {"schema": _ref("Document")}, ENVELOPE: record}
-        case Action.GET | Action.REFRESH:
+        case routes.Action.GET | routes.Action.REFRESH:
             raw = {**_STRING, "description": "Raw bytes of any encoding."}
             return {USERDATA: {"schema": raw}, ENVELOPE: record}
-        case Action.LIST_DEVICES | Action.ATTACH | Action.DETACH:
+        case routes.Action.LIST_DEVICES | routes.Action.ATTACH | routes.Action.DETACH:
             return {JSON: {"schema": _ref("Devices")}}
     return {}
 
 
-def _body(route: Route) -> Object:
+def _body(route: routes.Route) -> Object:
     """Return the content of the request's body; empty if it has none."""
     match route.action:
-        case Action.PUSH:
+        case routes.Action.PUSH:
             return {JSON: {"schema": _ref(f"{str(route.kind).capitalize()}Push")}}
-        case Action.ATTACH:
+        case routes.Action.ATTACH:
             return {JSON: {"schema": _ref("Device"), "examples": {"disk": {"value": _DISK}}}}
     return {}

@@ -28,8 +28,7 @@ import jwt
 
 from dfmeta.errors import AuthUnavailable, IssuerError, UpstreamError
 from dfmeta.http.client import HttpClient, UrlRequest
-from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import LONGEST_PAUSE
+from dfmeta.runtime import clock, throttle
 from dfmeta.store.auth.caller import Client
 
 LOG = logging.getLogger(__name__)
@@ -286,7 +285,7 @@ class KeyCache:
         with self._lock:
             now = clock.now()
             if self._keys and now >= self._search_due:
-                self._search_due = now + LONGEST_PAUSE
+                self._search_due = now + throttle.LONGEST_PAUSE
                 self._load()
 
     def _load(self) -> None:

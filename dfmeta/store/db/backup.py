@@ -19,15 +19,7 @@ from typing import Final
 
 from dfmeta.errors import BackupError, StoreDamagedError
 from dfmeta.runtime import clock
-from dfmeta.store.db.database import Database
-from dfmeta.store.db.dialect import (
-    CUT,
-    PRIMARY_CODE,
-    Sqlite,
-    kind_of,
-    of_system,
-    parse_url,
-)
+from dfmeta.store.db import database, dialect
 
 _NO_DATABASE: Final = frozenset({sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT})
 _MAGIC: Final = b"SQLite format 3\0"
@@ -54,7 +46,7 @@ def backup(url: str, file: Path) -> int:
         remedy = "Name the daemon's configuration with --config-file"
         raise BackupError(cause=cause, remedy=remedy)
     if not path.stat().st_size:
-        raise StoreDamagedError(cause=f"{path}: {CUT}")
+        raise StoreDamagedError(cause=f"{path}: {dialect.CUT}")
     return _copy_into_place(path, file)
 
 
@@ -86,7 +78,7 @@ def restore(url: str, file: Path, *, keep: Path | None = None) -> tuple[int, boo
         path.parent.mkdir(mode=stat.S_IRWXU, parents=True, exist_ok=True)
     with _errors(file), _temporary(path) as copy:
         count = _copy(file, copy)
-        Database(f"sqlite:///{copy}").close()
+        database.Database(f"sqlite:///{copy}").close()
         kept = False
         if keep is not None and path.exists() and path.stat().st_size:
             with contextlib.suppress(StoreDamagedError, BackupError):
@@ -98,10 +90,10 @@ def restore(url: str, file: Path, *, keep: Path | None = None) -> tuple[int, boo
 
 
 def _path_of(url: str, remedy: str) -> Path:
-    parsed = parse_url(url)
+    parsed = dialect.parse_url(url)
     if parsed.get_backend_name() != "sqlite":
         raise BackupError(cause=f"the store is in {parsed.get_backend_name()}", remedy=remedy)
-    return Sqlite(parsed).path
+    return dialect.Sqlite(parsed).path
 
 
 def _check_magic(file: Path) -> None:
@@ -119,10 +111,10 @@ def _errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        kind = kind_of(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK))
+        kind = dialect.kind_of(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK))
         raise kind(cause=f"{path}: {error}") from error
     except OSError as error:
-        raise of_system(error, str(error.filename or path)) from error
+        raise dialect.of_system(error, str(error.filename or path)) from error
 
 
 @contextlib.contextmanager
@@ -178,7 +170,7 @@ def _replace_content(path: Path, copy: Path) -> None:
         try:
             _overwrite(path, copy)
         except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorcode", 0) & PRIMARY_CODE not in _NO_DATABASE:
+            if getattr(error, "sqlite_errorcode", 0) & dialect.PRIMARY_CODE not in _NO_DATABASE:
                 raise
         else:
             return

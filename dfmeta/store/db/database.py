@@ -27,8 +27,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from dfmeta.errors import StoreAwayError, StoreError, StoreFullError
-from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import Backoff
+from dfmeta.runtime import clock, throttle
 from dfmeta.store.db.dialect import (
     DatabaseDialect,
     Postgresql,
@@ -94,7 +93,7 @@ class Database:
         self._apart = apart
         self._seconds = seconds
         self._opened = False
-        self._rest = Backoff()
+        self._rest = throttle.Backoff()
         self._failure: StoreAwayError | StoreFullError | None = None
         with contextlib.suppress(StoreAwayError, StoreFullError):
             self._ready()

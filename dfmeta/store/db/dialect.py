@@ -29,27 +29,17 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, Operati
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlalchemy.util.queue import Empty, QueueCommon
 
-from dfmeta.errors import (
-    ConfigError,
-    StoreAccessError,
-    StoreAwayError,
-    StoreBusyError,
-    StoreDamagedError,
-    StoreError,
-    StoreFullError,
-    StoreGoneError,
-    StoreReadOnlyError,
-)
+from dfmeta import errors
 
 REMEDY: Final = "Give sqlite:////path/to/store.db, or postgresql://USER@HOST/DATABASE"
-_OF_SYSTEM: Final[dict[int, type[StoreError]]] = {
-    errno.EACCES: StoreAccessError,
-    errno.EPERM: StoreAccessError,
-    errno.EROFS: StoreReadOnlyError,
-    errno.ENOSPC: StoreFullError,
-    errno.EDQUOT: StoreFullError,
-    errno.EISDIR: StoreAccessError,
-    errno.ENOTDIR: StoreAccessError,
+_OF_SYSTEM: Final[dict[int, type[errors.StoreError]]] = {
+    errno.EACCES: errors.StoreAccessError,
+    errno.EPERM: errors.StoreAccessError,
+    errno.EROFS: errors.StoreReadOnlyError,
+    errno.ENOSPC: errors.StoreFullError,
+    errno.EDQUOT: errors.StoreFullError,
+    errno.EISDIR: errors.StoreAccessError,
+    errno.ENOTDIR: errors.StoreAccessError,
 }
 
 BUSY_STEP_MS: Final = 250
@@ -58,17 +48,17 @@ FILE_MODE: Final = stat.S_IRUSR | stat.S_IWUSR
 CUT: Final = "it was truncated to 0 bytes"
 PRIMARY_CODE: Final = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
-_SQLITE_KINDS: Final[dict[int, type[StoreError]]] = {
-    sqlite3.SQLITE_CORRUPT: StoreDamagedError,
-    sqlite3.SQLITE_NOTADB: StoreDamagedError,
-    sqlite3.SQLITE_ERROR: StoreDamagedError,
-    sqlite3.SQLITE_READONLY: StoreReadOnlyError,
-    sqlite3.SQLITE_FULL: StoreFullError,
-    sqlite3.SQLITE_IOERR_SHMSIZE: StoreFullError,
-    sqlite3.SQLITE_BUSY: StoreBusyError,
-    sqlite3.SQLITE_LOCKED: StoreBusyError,
-    sqlite3.SQLITE_CANTOPEN: StoreAccessError,
-    sqlite3.SQLITE_PERM: StoreAccessError,
+_SQLITE_KINDS: Final[dict[int, type[errors.StoreError]]] = {
+    sqlite3.SQLITE_CORRUPT: errors.StoreDamagedError,
+    sqlite3.SQLITE_NOTADB: errors.StoreDamagedError,
+    sqlite3.SQLITE_ERROR: errors.StoreDamagedError,
+    sqlite3.SQLITE_READONLY: errors.StoreReadOnlyError,
+    sqlite3.SQLITE_FULL: errors.StoreFullError,
+    sqlite3.SQLITE_IOERR_SHMSIZE: errors.StoreFullError,
+    sqlite3.SQLITE_BUSY: errors.StoreBusyError,
+    sqlite3.SQLITE_LOCKED: errors.StoreBusyError,
+    sqlite3.SQLITE_CANTOPEN: errors.StoreAccessError,
+    sqlite3.SQLITE_PERM: errors.StoreAccessError,
 }
 """SQLITE_IOERR_SHMSIZE means that the disk has no room for the log's index. SQLITE_ERROR means that
 a table or column is missing: the file belongs to another program, or was changed by hand."""
@@ -92,13 +82,13 @@ _CONFLICTS: Final = frozenset({"40001", "40P01"})
 _AWAY: Final = ("08", "57P", "57014")
 """SQLSTATE classes of connection exceptions and of a server that shuts down or starts, and
 query_canceled, for a statement that took too long."""
-_PG_KINDS: Final[dict[str, type[StoreError]]] = {
-    "25006": StoreReadOnlyError,
-    "42501": StoreAccessError,
-    "42P01": StoreDamagedError,
-    "53100": StoreFullError,
-    "XX001": StoreDamagedError,
-    "XX002": StoreDamagedError,
+_PG_KINDS: Final[dict[str, type[errors.StoreError]]] = {
+    "25006": errors.StoreReadOnlyError,
+    "42501": errors.StoreAccessError,
+    "42P01": errors.StoreDamagedError,
+    "53100": errors.StoreFullError,
+    "XX001": errors.StoreDamagedError,
+    "XX002": errors.StoreDamagedError,
 }
 """read_only_sql_transaction, insufficient_privilege, undefined_table, disk_full, data_corrupted and
 index_corrupted (PostgreSQL, appendix A)."""
@@ -205,7 +195,7 @@ class DatabaseDialect(abc.ABC):
         """Return whether the same transaction may succeed when it is repeated."""
 
     @abc.abstractmethod
-    def error(self, error: DBAPIError) -> StoreError:
+    def error(self, error: DBAPIError) -> errors.StoreError:
         """Return our error for one of the driver, with the database's message in one line.
 
         The message contains no values of the statement. StoreAwayError: the server could not be
@@ -232,7 +222,7 @@ def parse_url(url: str) -> URL:
         raise wrong_url(url, "it is not a URL") from None
 
 
-def wrong_url(url: URL | str, cause: str, remedy: str = REMEDY) -> ConfigError:
+def wrong_url(url: URL | str, cause: str, remedy: str = REMEDY) -> errors.ConfigError:
     """Return the error for a URL that cannot work.
 
     :param url: a string is shown only if it cannot contain a password.
@@ -241,18 +231,18 @@ def wrong_url(url: URL | str, cause: str, remedy: str = REMEDY) -> ConfigError:
         shown = url.render_as_string(hide_password=True)
     else:
         shown = "(hidden)" if "@" in url else url
-    return ConfigError(option="[store] connection", value=shown, cause=cause, remedy=remedy)
+    return errors.ConfigError(option="[store] connection", value=shown, cause=cause, remedy=remedy)
 
 
-def of_system(error: OSError, shown: str, *, opened: bool = False) -> StoreError:
+def of_system(error: OSError, shown: str, *, opened: bool = False) -> errors.StoreError:
     """Return our error for an error of the operating system on the database's file.
 
     :param shown: the path that the error shows.
     :param opened: the file existed before.
     """
-    kind = _OF_SYSTEM.get(error.errno or 0, StoreError)
+    kind = _OF_SYSTEM.get(error.errno or 0, errors.StoreError)
     if isinstance(error, FileNotFoundError) and opened:
-        kind = StoreGoneError
+        kind = errors.StoreGoneError
     return kind(cause=f"{shown}: {error.strerror or error}")
 
 
@@ -285,7 +275,7 @@ class Sqlite(DatabaseDialect):
         """
         status = self.path.stat()
         if self._file is not None and not status.st_size:
-            raise StoreDamagedError(cause=f"{self.path}: {CUT}")
+            raise errors.StoreDamagedError(cause=f"{self.path}: {CUT}")
         return (status.st_dev, status.st_ino) != self._file
 
     def check_usable(self) -> None:
@@ -301,7 +291,9 @@ class Sqlite(DatabaseDialect):
         with self.engine.connect() as connection:
             mode = connection.exec_driver_sql("PRAGMA journal_mode=WAL").scalar()
         if mode != "wal":
-            raise StoreError(cause=f"{self.path}: SQLite uses {mode!r}, not a write-ahead log")
+            raise errors.StoreError(
+                cause=f"{self.path}: SQLite uses {mode!r}, not a write-ahead log"
+            )
         watch = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         watch.execute("PRAGMA busy_timeout=0")
         previous, self._watch = self._watch, watch
@@ -334,12 +326,12 @@ class Sqlite(DatabaseDialect):
         code: int = getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK)
         return code & PRIMARY_CODE in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
-    def error(self, error: DBAPIError) -> StoreError:
+    def error(self, error: DBAPIError) -> errors.StoreError:
         """See :meth:`DatabaseDialect.error`."""
         # A file that was truncated while others use it looks like a locked one.
         with contextlib.suppress(OSError):
             if self.conflicts(error) and not self.path.stat().st_size:
-                return StoreDamagedError(cause=f"{self.shown}: {CUT}")
+                return errors.StoreDamagedError(cause=f"{self.shown}: {CUT}")
         kind = kind_of(getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_OK))
         return kind(cause=f"{self.shown}: {error.orig}")
 
@@ -356,9 +348,9 @@ class Sqlite(DatabaseDialect):
         super().close()
 
 
-def kind_of(code: int) -> type[StoreError]:
+def kind_of(code: int) -> type[errors.StoreError]:
     """Return our error class for one of SQLite's result codes."""
-    return _SQLITE_KINDS.get(code) or _SQLITE_KINDS.get(code & PRIMARY_CODE, StoreError)
+    return _SQLITE_KINDS.get(code) or _SQLITE_KINDS.get(code & PRIMARY_CODE, errors.StoreError)
 
 
 def _path_of(url: URL) -> Path:
@@ -381,16 +373,18 @@ def _ensure_file(path: Path) -> None:
     except FileExistsError:
         if not stat.S_ISREG(path.stat().st_mode):
             remedy = "Name a file in [store] connection: sqlite:////path/to/store.db"
-            raise StoreAccessError(cause=f"{path}: not a regular file", remedy=remedy) from None
+            raise errors.StoreAccessError(
+                cause=f"{path}: not a regular file", remedy=remedy
+            ) from None
 
 
 def _guard_files(path: Path) -> None:
     """Check that this process can read and write, and remove permissions of group and others."""
     if os.statvfs(path).f_flag & os.ST_RDONLY:
-        raise StoreReadOnlyError(cause=f"{path}: its file system is mounted read-only")
+        raise errors.StoreReadOnlyError(cause=f"{path}: its file system is mounted read-only")
     if not _may(path, os.R_OK | os.W_OK) or not _may(path.parent, os.W_OK | os.X_OK):
         cause = f"{path}: this user may not read and write the file and its directory"
-        raise StoreAccessError(cause=cause)
+        raise errors.StoreAccessError(cause=cause)
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         if name.exists() and stat.S_IMODE(name.stat().st_mode) & ~FILE_MODE:
             name.chmod(FILE_MODE)
@@ -448,14 +442,14 @@ class Postgresql(DatabaseDialect):
         """Return whether the error is a deadlock or a serialization failure."""
         return _state(error) in _CONFLICTS
 
-    def error(self, error: DBAPIError) -> StoreError:
+    def error(self, error: DBAPIError) -> errors.StoreError:
         """See :meth:`DatabaseDialect.error`."""
         # Not the server's details, which may contain values.
         primary = getattr(getattr(error.orig, "diag", None), "message_primary", None)
         state = _state(error)
         away = state.startswith(_AWAY) if state else isinstance(error, OperationalError)
         away = away or error.connection_invalidated
-        kind = StoreAwayError if away else _PG_KINDS.get(state, StoreError)
+        kind = errors.StoreAwayError if away else _PG_KINDS.get(state, errors.StoreError)
         return kind(cause=f"{self.shown}: {' '.join(str(primary or error.orig).split())}")
 
     def interrupt(self, driver: Any) -> None:

@@ -12,20 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final, Protocol
 
-from dfmeta import metrics
-from dfmeta.errors import (
-    BackendError,
-    BackendUpstreamError,
-    LookupAnswerError,
-    LookupAwayError,
-    StoreError,
-)
+from dfmeta import errors, metrics
 from dfmeta.model import ANYTIME, Answer, AnswerTerms, GuestRequest, Identity, View
 from dfmeta.store.db.record import HERE, HTTP_TOKENS, REQUIRED, Need
 from dfmeta.store.db.repository import Record, Repository
-from dfmeta.store.guest import defaults, dialects, openstack
-from dfmeta.store.guest.dialects import Answers
-from dfmeta.store.guest.requests import split_path
+from dfmeta.store.guest import defaults, dialects, openstack, requests
 
 PASSWORD_MAX: Final = 1020
 """Bytes. Nova keeps four pieces of 255 (nova/api/metadata/password.py)."""
@@ -80,7 +71,7 @@ class StoreBackend:
         self._settings = settings or dialects.AnswerSettings()
         self._host = host
         self._containers = containers
-        self._answers = Answers(self._settings)
+        self._answers = dialects.Answers(self._settings)
 
     def open(self, request: GuestRequest, identity: Identity, terms: AnswerTerms = ANYTIME) -> View:
         """Look up the record of ``identity.instance_id``; see
@@ -125,7 +116,7 @@ class StoreBackend:
             return View(None, answer)
         if record.http_tokens is not None and record.http_tokens not in HTTP_TOKENS:
             cause = f"http_tokens of record {identity.instance_id} is invalid"
-            raise BackendError(backend=self.name, cause=cause)
+            raise errors.BackendError(backend=self.name, cause=cause)
         return View(record.http_tokens or "", answer)
 
     def _answer(
@@ -137,7 +128,7 @@ class StoreBackend:
         every path of an instance without a record, are 404. So is every path of an unverified
         identity with another project than the instance's record, as in Nova.
         """
-        segments = split_path(request.path)
+        segments = requests.split_path(request.path)
         if segments is None:
             return dialects.NOT_FOUND
         posting = segments[:1] == [openstack.PREFIX] and openstack.is_password(segments[1:])
@@ -219,14 +210,18 @@ class StoreBackend:
 def _failing() -> Iterator[None]:
     try:
         yield
-    except StoreError as error:
+    except errors.StoreError as error:
         raise failure(error) from error
 
 
-def failure(error: StoreError) -> BackendError:
+def failure(error: errors.StoreError) -> errors.BackendError:
     """Return the proxy's error for a failure of the database, upstream store or token issuer."""
-    kind = BackendUpstreamError if isinstance(error, LookupAnswerError) else BackendError
-    if not isinstance(error, LookupAnswerError | LookupAwayError):
+    kind = (
+        errors.BackendUpstreamError
+        if isinstance(error, errors.LookupAnswerError)
+        else errors.BackendError
+    )
+    if not isinstance(error, errors.LookupAnswerError | errors.LookupAwayError):
         return kind(backend="store", cause=error.cause, remedy=error.remedy)
     return kind(
         backend="store",

@@ -19,9 +19,8 @@ from typing import Final
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.store.db.cache import BYTES, ENTRY, LruCache
 from dfmeta.store.db.record import ANY_HALF, Need, Record
-from dfmeta.store.guest import documents, ec2, equinix, nocloud, openstack
+from dfmeta.store.guest import documents, ec2, equinix, nocloud, openstack, requests
 from dfmeta.store.guest.documents import AnswerContext, Document
-from dfmeta.store.guest.requests import split_path, tagged, unless_known
 
 EC2_TREES: Final = ("cloud-init", "equinix")
 """Forms of ``/2009-04-04``: Nova's form, which cloud-init crawls, or Equinix Metal's."""
@@ -108,7 +107,7 @@ def need(path: str, settings: AnswerSettings) -> Need:
 
     :param path: origin-form, from a guest.
     """
-    segments = split_path(path)
+    segments = requests.split_path(path)
     if segments is None:
         return ANY_HALF
     dialect, rest = select(segments, settings)
@@ -162,9 +161,9 @@ class Answers:
             fresh = answer(entry.document, segments, self._settings, mac=mac)
             if fresh is None:
                 return None
-            kept = tagged(fresh)
+            kept = requests.tagged(fresh)
             self._keep(entry, key, kept)
-        return unless_known(kept, request)
+        return requests.unless_known(kept, request)
 
     def _entry(self, record: Record) -> _RecordAnswers:
         entry = self._kept.get(record.id)

@@ -32,8 +32,7 @@ from dfmeta.devices import validate
 from dfmeta.errors import DeviceError
 from dfmeta.guest import snippet
 from dfmeta.store.db.repository import Record, parse_document
-from dfmeta.store.guest.links import UnfitError, version2, with_dhcp
-from dfmeta.store.guest.netconfig import derived, has_version, read
+from dfmeta.store.guest import links, netconfig
 from dfmeta.store.guest.values import (
     GuestKey,
     first_text,
@@ -244,9 +243,9 @@ def network_data_of(document: Document, mac: str = "") -> dict[str, list[dict[st
     if any(lists.values()):
         return lists
     for name in ("network", "network_config"):
-        if made := derived(document.networks[name]):
+        if made := netconfig.derived(document.networks[name]):
             return made
-    return with_dhcp(mac) if mac else None
+    return links.with_dhcp(mac) if mac else None
 
 
 def network_config_of(document: Document) -> str | dict[str, Any]:
@@ -259,11 +258,11 @@ def network_config_of(document: Document) -> str | dict[str, Any]:
     if written := given if isinstance(given, str) else object_of(plain(given)):
         return written
     network = document.networks["network"]
-    if has_version(network):
+    if netconfig.has_version(network):
         return object_of(plain(network))
     for name in ("network", "network_data"):
-        with suppress(UnfitError):
-            return version2(read(document.networks[name]))
+        with suppress(links.UnfitError):
+            return links.version2(netconfig.read(document.networks[name]))
     return {}
 
 

@@ -19,16 +19,7 @@ import yaml
 from dfmeta.model import Answer
 from dfmeta.store.db import record as needs
 from dfmeta.store.db.record import Need
-from dfmeta.store.guest.documents import (
-    CLOUD_INIT,
-    USERDATA_TYPE,
-    AnswerContext,
-    Document,
-    meta_of,
-    network_config_of,
-    together,
-    vendor_data_of,
-)
+from dfmeta.store.guest import documents
 
 METADATA: Final = "meta-data"
 USERDATA: Final = "user-data"
@@ -37,7 +28,9 @@ NETWORK_CONFIG: Final = "network-config"
 NAMES: Final = (METADATA, USERDATA, VENDOR_DATA, NETWORK_CONFIG)
 
 
-def answer(document: Document, segments: Sequence[str], _context: AnswerContext) -> Answer | None:
+def answer(
+    document: documents.Document, segments: Sequence[str], _context: documents.AnswerContext
+) -> Answer | None:
     """Answer a GET below ``/nocloud``; None if the path does not exist.
 
     :param segments: the path after ``nocloud``, decoded, without empty parts; from a guest.
@@ -48,11 +41,11 @@ def answer(document: Document, segments: Sequence[str], _context: AnswerContext)
         case [name] if name == METADATA:
             return _yaml(_metadata(document))
         case [name] if name == USERDATA:
-            return Answer(200, document.userdata or b"", content_type=USERDATA_TYPE)
+            return Answer(200, document.userdata or b"", content_type=documents.USERDATA_TYPE)
         case [name] if name == VENDOR_DATA:
             return _text(_vendor_data(document))
         case [name] if name == NETWORK_CONFIG:
-            config = network_config_of(document)
+            config = documents.network_config_of(document)
             if isinstance(config, str):
                 return _text(config)
             return _yaml(config) if config else _text("")
@@ -72,7 +65,7 @@ def need(segments: Sequence[str]) -> Need:
     return needs.ANY_HALF
 
 
-def _metadata(document: Document) -> dict[str, Any]:
+def _metadata(document: documents.Document) -> dict[str, Any]:
     """Return cloud-init's members (cloudinit/sources/__init__.py), and ``meta`` for templates."""
     content: dict[str, Any] = {
         "instance-id": document.instance_id,
@@ -86,16 +79,16 @@ def _metadata(document: Document) -> dict[str, Any]:
         content["availability-zone"] = document.zone
     if document.region:
         content["region"] = document.region
-    if meta := meta_of(document):
+    if meta := documents.meta_of(document):
         content["meta"] = meta
     return content
 
 
-def _vendor_data(document: Document) -> str:
+def _vendor_data(document: documents.Document) -> str:
     """Return vendor data as one text, as a seed needs it; OpenStack's may be a list of texts."""
-    vendor_data = vendor_data_of(document).get(CLOUD_INIT)
+    vendor_data = documents.vendor_data_of(document).get(documents.CLOUD_INIT)
     texts = vendor_data if isinstance(vendor_data, list) else [vendor_data]
-    return together(*(text for text in texts if isinstance(text, str) and text))
+    return documents.together(*(text for text in texts if isinstance(text, str) and text))
 
 
 def _text(text: str) -> Answer:

@@ -24,8 +24,7 @@ from typing import Any, Final, TypeVar, cast
 
 from dfmeta import metrics
 from dfmeta.errors import LookupAnswerError, LookupAwayError
-from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import LONGEST_PAUSE, Backoff, LogThrottle
+from dfmeta.runtime import clock, throttle
 from dfmeta.store.db.cache import LruCache
 from dfmeta.store.db.record import BOTH, Address, Kind, Need, Push, Record, stamp
 from dfmeta.store.db.repository import Repository
@@ -182,7 +181,7 @@ class Puller:
             if record is None or not is_known:
                 raise
             memory = self._later if record.has(kind) else self._absent
-            memory.put(key, clock.now() + LONGEST_PAUSE)
+            memory.put(key, clock.now() + throttle.LONGEST_PAUSE)
             return record
         return self._repository.get(record_id)
 
@@ -229,7 +228,7 @@ class Puller:
                 self._repository.remove(kind, record_id, fetched=True)
         elif not self._store_fetched(fetched, over=before if forced else None):
             # The stored half is newer; do not query again soon.
-            self._later.put(key, clock.now() + max(LONGEST_PAUSE, self._lifetimes.expiry))
+            self._later.put(key, clock.now() + max(throttle.LONGEST_PAUSE, self._lifetimes.expiry))
 
     def _store_fetched(self, fetched: Push, *, over: Record | None = None) -> bool:
         self._absent.drop((fetched.kind, fetched.record_id))
@@ -345,10 +344,10 @@ class LookupFailures:
     """
 
     def __init__(self) -> None:
-        self._failures: LruCache[Hashable, tuple[Backoff, Failure]] = LruCache(ENTRIES)
+        self._failures: LruCache[Hashable, tuple[throttle.Backoff, Failure]] = LruCache(ENTRIES)
         self._last: dict[Hashable, Hashable] = {}
         """Half → the query that failed last, if none was answered since."""
-        self._throttle = LogThrottle()
+        self._throttle = throttle.LogThrottle()
 
     def check(self, name: Question) -> None:
         """Raise the error of a recent failure of *name*, of its half or of all queries."""
@@ -362,7 +361,7 @@ class LookupFailures:
         # A copy without traceback, which would keep its frames in memory.
         kept = type(error)(**error.fields)
         before = self._failures.get(name)
-        entry = (before[0] if before is not None else Backoff(), kept)
+        entry = (before[0] if before is not None else throttle.Backoff(), kept)
         entry[0].failed(clock.now())
         self._failures.put(name, entry)
         half, whole = name[0], error.fields.get("whole")

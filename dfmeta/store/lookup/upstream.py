@@ -19,21 +19,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 
-from dfmeta.errors import (
-    ApiError,
-    LookupAnswerError,
-    LookupAwayError,
-    UpstreamAnswerError,
-    UpstreamAwayError,
-    UpstreamError,
-)
+from dfmeta import errors
 from dfmeta.http.client import HttpClient, UrlRequest
 from dfmeta.http.responses import HttpResponse
 from dfmeta.runtime import clock
 from dfmeta.runtime.throttle import FIRST_PAUSE, LONGEST_PAUSE
-from dfmeta.store.api.checks import MEMBERS, USERDATA_MAX
+from dfmeta.store.api import checks, requests
 from dfmeta.store.api.representations import ENVELOPE
-from dfmeta.store.api.requests import push_of
 from dfmeta.store.db.record import (
     KEEP,
     Address,
@@ -145,7 +137,7 @@ class Upstream:
         end = clock.now() + tries * self._patience.timeout
         if not self._turns[kind].acquire(timeout=end - clock.now()):
             cause = f"{AT_ONCE} lookups of {kind} are already under way"
-            raise LookupAwayError(upstream=self._name, cause=cause, whole=False)
+            raise errors.LookupAwayError(upstream=self._name, cause=cause, whole=False)
         try:
             reply = self._retried(path, tries, end)
         finally:
@@ -156,14 +148,14 @@ class Upstream:
             return read(reply)
         except ValueError as error:
             cause = f"its answer is not a usable record: {error}"
-            raise LookupAnswerError(upstream=self._name, cause=cause) from error
+            raise errors.LookupAnswerError(upstream=self._name, cause=cause) from error
 
     def _retried(self, path: str, tries: int, end: float) -> HttpResponse:
         number = 1
         while True:
             try:
                 return self._try(path, end)
-            except LookupAwayError:
+            except errors.LookupAwayError:
                 if number >= tries or clock.now() + FIRST_PAUSE >= end:
                     raise
             clock.sleep(min(pause(number), end - clock.now()))
@@ -180,8 +172,8 @@ class Upstream:
             return reply
         cause = f"it answers {reply.status}"
         if reply.status >= 500 or reply.status in _TRANSIENT:
-            raise LookupAwayError(upstream=self._name, cause=cause)
-        raise LookupAnswerError(upstream=self._name, cause=cause)
+            raise errors.LookupAwayError(upstream=self._name, cause=cause)
+        raise errors.LookupAnswerError(upstream=self._name, cause=cause)
 
     def _exchange(self, path: str, token: str, deadline: float) -> HttpResponse:
         headers = {"Accept": _ACCEPT}
@@ -203,12 +195,12 @@ def fetch(client: HttpClient, request: UrlRequest) -> HttpResponse:
     """
     try:
         return client.handle_request(request)
-    except UpstreamError as error:
+    except errors.UpstreamError as error:
         upstream = urlsplit(request.url).netloc
-        if isinstance(error, UpstreamAnswerError):
-            raise LookupAnswerError(upstream=upstream, cause=error.cause) from error
-        whole = isinstance(error, UpstreamAwayError)
-        raise LookupAwayError(upstream=upstream, cause=error.cause, whole=whole) from error
+        if isinstance(error, errors.UpstreamAnswerError):
+            raise errors.LookupAnswerError(upstream=upstream, cause=error.cause) from error
+        whole = isinstance(error, errors.UpstreamAwayError)
+        raise errors.LookupAwayError(upstream=upstream, cause=error.cause, whole=whole) from error
 
 
 def by_address(kind: Kind, reply: HttpResponse) -> Push:
@@ -256,7 +248,7 @@ def _is_envelope(kind: Kind, document: object) -> bool:
     return (
         isinstance(document, dict)
         and {"id", kind.value} <= document.keys()
-        and ("ipAddresses" in document or document.keys() <= MEMBERS)
+        and ("ipAddresses" in document or document.keys() <= checks.MEMBERS)
     )
 
 
@@ -265,8 +257,8 @@ def _opened(kind: Kind, envelope: Any) -> Push:
     text = members.get("userdata")
     guessed = kind is Kind.USERDATA and members.get("userdata_encoding") is None
     try:
-        push = push_of(kind, members, check_keys=False)
-    except ApiError as error:
+        push = requests.push_of(kind, members, check_keys=False)
+    except errors.ApiError as error:
         raise ValueError(f"it is invalid: {', '.join(error.errors)}") from None
     content = _guessed(text) if guessed and isinstance(text, str) else push.content
     networks = push.networks if "ipAddresses" in members else KEEP
@@ -301,6 +293,6 @@ def _guessed(text: str) -> bytes:
 
 
 def _bounded(content: Content) -> Content:
-    if isinstance(content, bytes) and len(content) > USERDATA_MAX:
-        raise ValueError(f"its userdata has more than {USERDATA_MAX} bytes")
+    if isinstance(content, bytes) and len(content) > checks.USERDATA_MAX:
+        raise ValueError(f"its userdata has more than {checks.USERDATA_MAX} bytes")
     return content

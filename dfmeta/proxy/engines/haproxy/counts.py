@@ -13,34 +13,21 @@ from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Final, Literal
 
-from dfmeta import metrics
+from dfmeta import metrics, model
 from dfmeta.errors import HaproxyError, HeadFault
 from dfmeta.identity.registry import Claim, Registry
 from dfmeta.identity.slots import ACCEPTED
-from dfmeta.model import Endpoint, GuestRequest
 from dfmeta.proxy import access
-from dfmeta.proxy.access import Timing
-from dfmeta.proxy.engines.haproxy.config import (
-    CHANGED,
-    DAEMON,
-    FORGET,
-    FRONTEND,
-    NOVA,
-    NOVA_CLOSES,
-    OF_ADDRESS,
-    OF_PORT,
-)
-from dfmeta.proxy.engines.haproxy.entries import claim_token, read_port_token, read_token
+from dfmeta.proxy.engines.haproxy import config, entries
 from dfmeta.proxy.engines.haproxy.runtime import Rows, Runtime
 from dfmeta.proxy.recent import CLOSED, REASONS, RECENT, is_of_every_instance
-from dfmeta.runtime import clock
-from dfmeta.runtime.throttle import LogThrottle
+from dfmeta.runtime import clock, throttle
 
 LOG = logging.getLogger(__name__)
 
-NOT_NOVAS: Final = frozenset({"FRONTEND", "BACKEND", DAEMON})
+NOT_NOVAS: Final = frozenset({"FRONTEND", "BACKEND", config.DAEMON})
 """Names of rows that are not those of Nova's servers."""
-BACKENDS: Final = (NOVA, NOVA_CLOSES)
+BACKENDS: Final = (config.NOVA, config.NOVA_CLOSES)
 OUTCOMES: Final[Mapping[Literal["opened", "reused", "failed"], str]] = {
     "opened": "connect",
     "reused": "reuse",
@@ -67,7 +54,7 @@ _OWN: Final = "P"
 """First letter of the state of a request whose answer haproxy has refused."""
 
 
-SlotUse = tuple[Endpoint, int, int]
+SlotUse = tuple[model.Endpoint, int, int]
 """Endpoint, slot and epoch of an address."""
 
 
@@ -84,7 +71,7 @@ class Counts:
     ) -> None:
         self._registry = registry
         self._remark = remark
-        self._throttle = LogThrottle()
+        self._throttle = throttle.LogThrottle()
         self._totals: dict[str, int] = {}
         self._answers: dict[str, int] = {}
         self._accepted: dict[str, int] = {}
@@ -113,8 +100,8 @@ class Counts:
         size, total, answered, queued = map(_natural, match[7].split())
         access.log_answered(
             claim,
-            GuestRequest(match[6], path),
-            Timing(0.0, queued / 1000, answered / 1000, "nova"),
+            model.GuestRequest(match[6], path),
+            access.Timing(0.0, queued / 1000, answered / 1000, "nova"),
             status,
             size,
             seconds=total / 1000,
@@ -132,10 +119,10 @@ class Counts:
                 status,
                 state,
             )
-        if status == CHANGED and state.startswith(_OWN):
+        if status == config.CHANGED and state.startswith(_OWN):
             metrics.CLOSED.labels("changed").inc()
         elif state.startswith(_NOVAS_FAULT) or (status == away and state.startswith(_OWN)):
-            closed = backend == NOVA_CLOSES
+            closed = backend == config.NOVA_CLOSES
             if closed:
                 metrics.CLOSED.labels("timeout").inc()
             else:
@@ -154,7 +141,7 @@ class Counts:
         :raises HaproxyError: when haproxy does not answer; the next reading adds the rest.
         """
         self._read_totals(runtime.statistics())
-        addresses = runtime.table(OF_ADDRESS)
+        addresses = runtime.table(config.OF_ADDRESS)
         # haproxy forgets only addresses without a connection.
         for use in self._used - self._note(addresses):
             self._count(use, False, clock.now())
@@ -165,7 +152,7 @@ class Counts:
             claim = self._claim(token) if gain else None
             if claim is not None:
                 RECENT.succeeded(claim, gain, now)
-        ports = runtime.table(OF_PORT, "data.conn_cnt gt 0")
+        ports = runtime.table(config.OF_PORT, "data.conn_cnt gt 0")
         _drop(self._accepted, ports)
         self._add_accepted(ports)
 
@@ -177,9 +164,9 @@ class Counts:
 
         :raises HaproxyError: when haproxy does not answer.
         """
-        self._add_accepted(runtime.table(OF_PORT, "data.conn_rate gt 0"))
+        self._add_accepted(runtime.table(config.OF_PORT, "data.conn_rate gt 0"))
 
-    def look(self, runtime: Runtime, endpoint: Endpoint) -> None:
+    def look(self, runtime: Runtime, endpoint: model.Endpoint) -> None:
         """Note which addresses of one endpoint are in use, at once.
 
         A slot with an open connection is not evicted, and otherwise the least recently used one is.
@@ -189,11 +176,11 @@ class Counts:
             return
         slots = self._registry.slots(endpoint).items()
         tokens = [
-            claim_token(endpoint, identity.incarnation, number, slot.epoch)
+            entries.claim_token(endpoint, identity.incarnation, number, slot.epoch)
             for number, slot in slots
         ]
         try:
-            self._note(runtime.rows_at_once(OF_ADDRESS, tokens))
+            self._note(runtime.rows_at_once(config.OF_ADDRESS, tokens))
         except HaproxyError as error:
             LOG.debug("haproxy's connections cannot be read: %s", error)
 
@@ -207,12 +194,12 @@ class Counts:
         """Note the uses of these addresses; return them."""
         uses, now = set(), clock.now()
         for token, row in rows.items():
-            fields = read_token(token)
+            fields = entries.read_token(token)
             if fields is None:
                 continue
             endpoint, _incarnation, number, epoch = fields
             # haproxy forgets an address after a time without a request.
-            last = now - max(FORGET - row.get("exp", 0) / 1000, 0.0)
+            last = now - max(config.FORGET - row.get("exp", 0) / 1000, 0.0)
             use = endpoint, number, epoch
             uses.add(use)
             self._count(use, row.get("conn_cur", 0) > 0, last)
@@ -227,7 +214,7 @@ class Counts:
     def _read_totals(self, rows: Iterable[Mapping[str, str]]) -> None:
         for row in rows:
             name, kind = row.get("pxname", ""), row.get("svname", "")
-            if name == FRONTEND and kind == "FRONTEND":
+            if name == config.FRONTEND and kind == "FRONTEND":
                 metrics.CONNECTIONS.set(_number(row, "scur"))
                 # Connections beyond those of one port.
                 gain = _gain(self._totals, _DENIED, _number(row, _DENIED))
@@ -247,7 +234,7 @@ class Counts:
 
     def _add_accepted(self, ports: Rows) -> None:
         for token, row in ports.items():
-            fields = read_port_token(token)
+            fields = entries.read_port_token(token)
             if fields is None:
                 continue
             endpoint, incarnation = fields
@@ -258,7 +245,7 @@ class Counts:
 
     def _claim(self, token: str) -> Claim | None:
         """Return the claim that a token stands for, if it still holds."""
-        fields = read_token(token)
+        fields = entries.read_token(token)
         if fields is None:
             return None
         endpoint, incarnation, number, epoch = fields
@@ -298,7 +285,7 @@ def load(runtime: Runtime) -> tuple[int, int]:
     :raises HaproxyError: when haproxy does not answer.
     """
     rows = runtime.statistics()
-    connections = [row for row in rows if row.get("pxname") == FRONTEND]
+    connections = [row for row in rows if row.get("pxname") == config.FRONTEND]
     requests = [row for row in rows if row.get("svname") == "BACKEND"]
     return sum(_number(row, "scur") for row in connections), sum(
         _number(row, "scur") for row in requests

@@ -26,11 +26,9 @@ from typing import Any, Final
 
 from prometheus_client import Metric
 
-from dfmeta import metrics
-from dfmeta.errors import HaproxyError
+from dfmeta import errors, metrics, model
 from dfmeta.http.server import HttpServer
 from dfmeta.identity.registry import Claim, Registry
-from dfmeta.model import Endpoint
 from dfmeta.proxy.engines.engine import HEAD_START, Engine, EngineSettings, Restarts, watch
 from dfmeta.proxy.engines.haproxy.counts import Counts, load
 from dfmeta.proxy.engines.haproxy.entries import Entries, GuestMap
@@ -38,7 +36,6 @@ from dfmeta.proxy.engines.haproxy.plan import HaproxyPlan
 from dfmeta.proxy.engines.haproxy.process import Process
 from dfmeta.proxy.replicator import SETTLE_TIMEOUT, Replicator
 from dfmeta.runtime import clock, hub, threads
-from dfmeta.runtime.threads import Event, Semaphore
 
 LOG = logging.getLogger(__name__)
 
@@ -112,9 +109,9 @@ class Haproxy(Engine):
         registry.watch(self._withdraw)
         self._remark = remark
         self._failures = ProcessFailures()
-        self._starting = Semaphore()
+        self._starting = threads.Semaphore()
         """Held while a process is started: two of them would both go on."""
-        self._ended = Event()
+        self._ended = threads.Event()
         """Sent at the next end of a process."""
 
     @property
@@ -122,7 +119,7 @@ class Haproxy(Engine):
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
         return self.current is not None
 
-    def look(self, endpoint: Endpoint) -> None:
+    def look(self, endpoint: model.Endpoint) -> None:
         """See :class:`~dfmeta.proxy.engines.engine.Engine`."""
         for process in self._accepting():
             if process.map.serving:
@@ -186,7 +183,7 @@ class Haproxy(Engine):
 
     # Processes
 
-    def _withdraw(self, endpoint: Endpoint) -> None:
+    def _withdraw(self, endpoint: model.Endpoint) -> None:
         """Have haproxy answer no guest whose number is in doubt from now on."""
         if not self._registry.certain(endpoint):
             for process in self._processes:
@@ -202,7 +199,7 @@ class Haproxy(Engine):
                     self._begin()
             while self._accepting():
                 self._ended.wait()
-                self._ended = Event()
+                self._ended = threads.Event()
             restarts.pause(begun)
 
     def _accepting(self) -> list[Process]:
@@ -225,7 +222,7 @@ class Haproxy(Engine):
         self._processes.append(process)
         try:
             self._bring_up(process)
-        except HaproxyError as error:
+        except errors.HaproxyError as error:
             LOG.warning("%s; dfmeta starts it again. See the log lines of haproxy above", error)
             self._failures.start = error.cause
             self._forget(process)
@@ -242,7 +239,7 @@ class Haproxy(Engine):
         # From now on no guest goes on before this map has it.
         process.map.serving = True
         if process.map in self._replicator.flush():
-            raise HaproxyError(cause=f"its map was not complete within {SETTLE_TIMEOUT:g} s")
+            raise errors.HaproxyError(cause=f"its map was not complete within {SETTLE_TIMEOUT:g} s")
 
     def _forget(self, process: Process) -> None:
         process.close()
@@ -253,7 +250,7 @@ class Haproxy(Engine):
     def _run_map(self, process: Process) -> None:
         try:
             process.map.run()
-        except HaproxyError as error:
+        except errors.HaproxyError as error:
             self._end(process, "map", f"has not changed its map: {error}")
 
     def _watch(self, process: Process) -> None:
@@ -317,7 +314,7 @@ class Haproxy(Engine):
             process.read_counts()
             try:
                 self._check(process)
-            except HaproxyError as error:
+            except errors.HaproxyError as error:
                 LOG.debug("haproxy cannot be read: %s", error)
             self._resolve(process)
 
@@ -340,7 +337,7 @@ class Haproxy(Engine):
         while not self._stopping:
             threads.sleep(clock.CHECK_INTERVAL)
             process = self.current
-            with contextlib.suppress(HaproxyError):
+            with contextlib.suppress(errors.HaproxyError):
                 if process is not None:
                     process.counts.read_accepted(process.runtime)
 
@@ -373,7 +370,7 @@ class Haproxy(Engine):
         facts = self._describe(process)
         if thorough:
             facts["map"] = None
-            with contextlib.suppress(HaproxyError):
+            with contextlib.suppress(errors.HaproxyError):
                 if process is not None:
                     facts["map"] = process.map.compare(self._wanted_entries)
         return facts
@@ -407,7 +404,7 @@ class Haproxy(Engine):
         try:
             facts["version"] = process.runtime.ask("show version").strip()
             facts["connections"], _requests = load(process.runtime)
-        except HaproxyError as error:
+        except errors.HaproxyError as error:
             facts["fault"] = error.cause
         return facts
 

@@ -26,7 +26,6 @@ from dfmeta.proxy.engines.haproxy.runtime import Runtime
 from dfmeta.proxy.replicator import BATCH
 from dfmeta.runtime import clock, threads
 from dfmeta.runtime.hub import Turns
-from dfmeta.runtime.threads import Event
 
 LOG = logging.getLogger(__name__)
 
@@ -149,7 +148,7 @@ class GuestMap:
         self.position = 0
         """Number of messages that were applied."""
         self._acked = 0
-        self._wake = Event()
+        self._wake = threads.Event()
         self.serving = False
         """Whether haproxy answers guests, so that no guest may go on before the map is right."""
         self.ended = False
@@ -214,7 +213,7 @@ class GuestMap:
         """
         while not self.ended:
             self._wake.wait()
-            self._wake = Event()
+            self._wake = threads.Event()
             try:
                 self._update()
             except HaproxyError:

@@ -24,10 +24,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from dfmeta.errors import HaproxyError, StartError
-from dfmeta.http.connection import Headers, ServerConnection
-from dfmeta.http.exchange import Handler
+from dfmeta.http import connection, exchange, server
 from dfmeta.http.limits import BACKLOG, Limits
-from dfmeta.http.server import ClaimSource, HttpServer, Introduction
 from dfmeta.identity.registry import Claim
 from dfmeta.proxy.application import guest_service
 from dfmeta.proxy.engines.haproxy.config import LAST
@@ -96,7 +94,7 @@ def _bound(private: Path) -> Entrance:
         os.close(folder)
 
 
-def read_header(start: bytes, rest: bytes, *, now: float) -> Introduction:
+def read_header(start: bytes, rest: bytes, *, now: float) -> server.Introduction:
     """Return the guest whose request a connection has; haproxy has counted those that it knows.
 
     :param start: the first bytes, of :func:`rest_length`'s size.
@@ -118,7 +116,7 @@ def read_header(start: bytes, rest: bytes, *, now: float) -> Introduction:
         raise HaproxyError(cause="a PROXY header of it has no time")
     seconds, milliseconds, guest = match.groups()
     waited = now - int(seconds) - int(milliseconds) / 1000
-    return Introduction(address, port, waited=max(waited, 0.0), counted=bool(guest))
+    return server.Introduction(address, port, waited=max(waited, 0.0), counted=bool(guest))
 
 
 def rest_length(start: bytes) -> int:
@@ -126,10 +124,10 @@ def rest_length(start: bytes) -> int:
     return int(_START.unpack(start)[3])
 
 
-class HandedOver(ServerConnection[Claim]):
+class HandedOver(connection.ServerConnection[Claim]):
     """The connection of haproxy for one request of a guest."""
 
-    def _render(self, status: str, headers: Headers, *, minor: int, keep: bool) -> bytes:
+    def _render(self, status: str, headers: connection.Headers, *, minor: int, keep: bool) -> bytes:
         if not keep:
             # haproxy does not pass "Connection: close" on to its rules.
             headers = [*headers, (LAST, "true")]
@@ -138,19 +136,19 @@ class HandedOver(ServerConnection[Claim]):
 
 def handover_server(
     listener: Any,
-    claims: ClaimSource[Claim],
-    application: Handler[Claim],
+    claims: server.ClaimSource[Claim],
+    application: exchange.Handler[Claim],
     *,
     peers: Callable[[], Container[int]],
     hold_timeout: float,
     limits: Limits,
-) -> HttpServer[Claim]:
+) -> server.HttpServer[Claim]:
     """Return the server of the requests that haproxy hands over.
 
     :param listener: of :func:`listen`.
     :param peers: return the process ids of haproxy.
     """
-    return HttpServer(
+    return server.HttpServer(
         [listener],
         claims,
         guest_service(application, limits=limits, hold_timeout=hold_timeout),
@@ -160,7 +158,7 @@ def handover_server(
     )
 
 
-def _introduced(client: Any, peers: Container[int]) -> Introduction:
+def _introduced(client: Any, peers: Container[int]) -> server.Introduction:
     """Read the header of a connection.
 
     :raises OSError: when it is not haproxy's, or ends.

@@ -26,6 +26,7 @@ from typing import Any, Final
 from dfmeta.errors import HaproxyError
 from dfmeta.http.responses import PIECE
 from dfmeta.proxy.engines.engine import DRAIN, START_TIMEOUT
+from dfmeta.proxy.engines.haproxy import entries, runtime
 from dfmeta.proxy.engines.haproxy.config import (
     FRONTEND,
     LINES,
@@ -36,11 +37,8 @@ from dfmeta.proxy.engines.haproxy.config import (
     waiting,
 )
 from dfmeta.proxy.engines.haproxy.counts import Counts, load
-from dfmeta.proxy.engines.haproxy.entries import GuestMap
 from dfmeta.proxy.engines.haproxy.plan import Descriptors, HaproxyPlan
-from dfmeta.proxy.engines.haproxy.runtime import Runtime
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.threads import wait_for_io
 from dfmeta.runtime.throttle import FIRST_PAUSE, LogThrottle, counted
 
 LOG = logging.getLogger(__name__)
@@ -140,7 +138,7 @@ class Process:
         with contextlib.ExitStack() as failed_start:
             link, far_end = socket.socketpair()
             given.append(far_end.detach())
-            self.runtime = Runtime(link)
+            self.runtime = runtime.Runtime(link)
             failed_start.callback(self.runtime.close)
             try:
                 cert = plan.secrets.cert
@@ -176,7 +174,7 @@ class Process:
         if plan.program.lua:
             text = waiting(plan, descriptors).encode("ascii")
             descriptors = replace(descriptors, waiting=_file("waiting", text, given))
-        self.map = GuestMap(self.runtime, map_name(descriptors))
+        self.map = entries.GuestMap(self.runtime, map_name(descriptors))
         text = render(plan, descriptors).encode("ascii")
         configuration = _file("configuration", text, given)
         self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
@@ -243,7 +241,7 @@ class Process:
         ended = os.pidfd_open(self.pid)
         try:
             while self.running:
-                wait_for_io(ended, read=True)
+                threads.wait_for_io(ended, read=True)
         finally:
             os.close(ended)
 
@@ -352,7 +350,7 @@ def _read_lines(descriptor: int, take: Callable[[str], object]) -> None:
     rest = b""
     try:
         while True:
-            wait_for_io(descriptor, read=True)
+            threads.wait_for_io(descriptor, read=True)
             try:
                 data = os.read(descriptor, PIECE)
             except BlockingIOError:

@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dfmeta import metrics
+from dfmeta import errors, metrics
 from dfmeta.attach.documents import NOT_HERE, refusal
-from dfmeta.errors import BackendError, BackendUpstreamError
 from dfmeta.http.exchange import Abandoned, Exchange
 from dfmeta.identity.registry import Claim
 from dfmeta.model import Answer, AnswerTerms, Caller, Endpoint, GuestRequest, Identity, View
-from dfmeta.proxy.application import Backend
+from dfmeta.proxy import application, rate, tokens
 from dfmeta.proxy.attachments import LocalAttachments
 from dfmeta.proxy.backends.network_data import Subports, Vlan
 from dfmeta.proxy.engines.workers.pipe import (
@@ -29,11 +28,7 @@ from dfmeta.proxy.engines.workers.pipe import (
     request_of,
     result_of,
 )
-from dfmeta.proxy.rate import RateLimiter, RateSettings, Verdict
-from dfmeta.proxy.tokens import TokenMode
-from dfmeta.runtime import clock, threads
-from dfmeta.runtime.threads import Event
-from dfmeta.runtime.throttle import Complaints
+from dfmeta.runtime import clock, threads, throttle
 
 LOG = logging.getLogger(__name__)
 
@@ -41,7 +36,7 @@ ATTACH_TIMEOUT = 60.0
 """Seconds for an answer of the API of attachments, which limits its own steps."""
 SILENT = "the daemon has not answered"
 _LATE: Final = refusal(503, "daemon", SILENT, ("Retry-After", "2"))
-TOKEN_WORDS = (None, "", *TokenMode)
+TOKEN_WORDS = (None, "", *tokens.TokenMode)
 """All values of :attr:`~dfmeta.model.View.http_tokens`."""
 
 # In the daemon
@@ -55,11 +50,11 @@ class WorkerAnswers:
     leaves.
     """
 
-    backend: Backend
+    backend: application.Backend
     subports: Callable[[Identity], Sequence[Vlan]]
     """Returns the VLANs of a VM."""
-    rates: RateLimiter
-    complaints: Complaints
+    rates: rate.RateLimiter
+    complaints: throttle.Complaints
     attachments: LocalAttachments | None = None
     """The API of attachments; None: it is not enabled, and workers do not ask for it."""
 
@@ -74,7 +69,7 @@ class WorkerAnswers:
             "open": Function(self._open, dict, dict, float, list, waits=True),
         }
 
-    def _rate(self, place: list[int], ip_version: int) -> Verdict:
+    def _rate(self, place: list[int], ip_version: int) -> rate.Verdict:
         return self.rates.ask(Endpoint(*place), ip_version)
 
     def _complain(self, place: list[int], kind: str, level: int, text: str) -> None:
@@ -114,8 +109,8 @@ class WorkerAnswers:
             if view.http_tokens not in words:
                 return CallResult({"http_tokens": view.http_tokens})
             return result_of(view.answer(), http_tokens=view.http_tokens)
-        except BackendError as error:
-            upstream = isinstance(error, BackendUpstreamError)
+        except errors.BackendError as error:
+            upstream = isinstance(error, errors.BackendUpstreamError)
             return CallResult({"error": error.cause, "remedy": error.remedy, "upstream": upstream})
 
 
@@ -137,10 +132,10 @@ class RemoteStore:
         timeout = max(patience, 0.0) + clock.ANSWER_TIMEOUT
         result = self._pipe.call("open", identity, request, patience, words, timeout=timeout)
         if result is None:
-            raise BackendError(backend=self.name, cause=SILENT, remedy="")
+            raise errors.BackendError(backend=self.name, cause=SILENT, remedy="")
         fields = result.value
         if "error" in fields:
-            kind = BackendUpstreamError if fields["upstream"] else BackendError
+            kind = errors.BackendUpstreamError if fields["upstream"] else errors.BackendError
             raise kind(backend=self.name, cause=fields["error"], remedy=fields["remedy"])
         return View(fields["http_tokens"], lambda: answer_of(result))
 
@@ -158,7 +153,7 @@ def remote_subports(pipe: Pipe, name: metrics.Backend) -> Subports:
         patience = max(deadline - clock.now(), clock.ANSWER_TIMEOUT)
         result = pipe.call("subports", identity, timeout=patience)
         if result is None:
-            raise BackendError(backend=name, cause=SILENT, remedy="")
+            raise errors.BackendError(backend=name, cause=SILENT, remedy="")
         return [Vlan(*fields) for fields in result.value]
 
     return subports
@@ -208,25 +203,25 @@ class RemoteAttachments:
         return answer_of(result)
 
 
-class RemoteRates(RateLimiter):
+class RemoteRates(rate.RateLimiter):
     """The daemon's rate limits; it is queried only if limits are enabled."""
 
-    def __init__(self, settings: RateSettings, pipe: Pipe) -> None:
+    def __init__(self, settings: rate.RateSettings, pipe: Pipe) -> None:
         super().__init__(settings)
         self._pipe = pipe
 
-    def ask(self, caller: Caller, ip_version: int) -> Verdict:
+    def ask(self, caller: Caller, ip_version: int) -> rate.Verdict:
         """Count one request of a port; the request passes if the daemon does not answer in time."""
         if not self.settings.enabled or ip_version not in self.settings.ip_versions:
-            return Verdict()
+            return rate.Verdict()
         result = self._pipe.call("rate", caller, ip_version)
-        return Verdict() if result is None else Verdict(**result.value)
+        return rate.Verdict() if result is None else rate.Verdict(**result.value)
 
     def forget(self, caller: Caller) -> None:
         """Do nothing: the daemon itself notices that another guest has the port."""
 
 
-class RemoteComplaints(Complaints):
+class RemoteComplaints(throttle.Complaints):
     """Complaints that the daemon logs."""
 
     def __init__(self, pipe: Pipe, logger: logging.Logger) -> None:
@@ -258,14 +253,14 @@ class Echo:
 
     def __init__(self, ask: Callable[[], bool]) -> None:
         self._ask = ask
-        self._next: Event | None = None
+        self._next: threads.Event | None = None
         """The next echo, which is not asked for yet; None: no request has arrived for it."""
         self._asking = False
 
     def __call__(self) -> Echoed:
         """Have a question asked from now on."""
         if self._next is None:
-            self._next = Event()
+            self._next = threads.Event()
             if not self._asking:
                 self._asking = True
                 threads.spawn_detached(self._run)
@@ -281,7 +276,7 @@ class Echo:
             self._asking = False
 
 
-def _wait(event: Event, deadline: float) -> bool:
+def _wait(event: threads.Event, deadline: float) -> bool:
     """Return whether the daemon has echoed, waiting until *deadline*."""
     if not event.ready():
         with threads.Timeout(max(deadline - clock.now(), 0.001), False):

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from dfmeta.http.responses import PIECE
 from dfmeta.model import Answer, GuestRequest
 from dfmeta.runtime import clock, threads
-from dfmeta.runtime.threads import Event
 
 Message = dict[str, Any]
 BYTES = "bytes"
@@ -66,7 +65,7 @@ class Pipe:
         self._sock = sock
         self._outgoing = bytearray()
         self._writing = False
-        self._calls: dict[int, Event] = {}
+        self._calls: dict[int, threads.Event] = {}
         """Number of a call → the event of its result."""
         self._number = 0
         self._reading = False
@@ -94,7 +93,7 @@ class Pipe:
         if self.closed:
             return None
         self._number += 1
-        number, event = self._number, Event()
+        number, event = self._number, threads.Event()
         self._calls[number] = event
         self._send({"call": name, "values": values, "number": number})
         result: CallResult | None = None

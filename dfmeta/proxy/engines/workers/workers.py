@@ -24,11 +24,10 @@ from typing import Any
 
 from prometheus_client import Metric
 
-from dfmeta import metrics
+from dfmeta import metrics, model
 from dfmeta.http.sockets import FDS_MAX, keep_to
 from dfmeta.identity.registry import Registry
 from dfmeta.identity.slots import ACCEPTED
-from dfmeta.model import Endpoint
 from dfmeta.proxy.claims import endpoint_state
 from dfmeta.proxy.engines.engine import (
     DRAIN,
@@ -40,8 +39,7 @@ from dfmeta.proxy.engines.engine import (
     Restarts,
     watch,
 )
-from dfmeta.proxy.engines.workers.calls import SlotUse, WorkerAnswers
-from dfmeta.proxy.engines.workers.pipe import Function, Message, Pipe
+from dfmeta.proxy.engines.workers import calls, pipe
 from dfmeta.proxy.recent import RECENT
 from dfmeta.proxy.replicator import SETTLE_TIMEOUT, Replicator
 from dfmeta.runtime import clock, hub, threads
@@ -75,7 +73,7 @@ class Worker:
 
     def _prepare(self, process: Any, sock: Any) -> None:
         self.process = process
-        self.pipe = Pipe(sock)
+        self.pipe = pipe.Pipe(sock)
         self.serving = False
         """Whether it may answer guests, so that it must get every change."""
         self.silent = False
@@ -85,7 +83,7 @@ class Worker:
         self.leaving = False
         self.succeeded = False
         """Whether another worker is started in its place, so that its keeper starts none."""
-        self.used: set[SlotUse] = set()
+        self.used: set[calls.SlotUse] = set()
         """Addresses that it has connections of: their slots are not evicted."""
         self.samples: metrics.Samples = {}
 
@@ -94,7 +92,7 @@ class Worker:
         """See :class:`~dfmeta.proxy.replicator.Replica`."""
         return self.pipe.queued
 
-    def apply(self, batch: list[Message]) -> None:
+    def apply(self, batch: list[pipe.Message]) -> None:
         """See :class:`~dfmeta.proxy.replicator.Replica`."""
         self.pipe.send("guests", batch)
 
@@ -102,7 +100,7 @@ class Worker:
         """See :class:`~dfmeta.proxy.replicator.Replica`."""
         return self.pipe.gone(position)
 
-    def run(self, device: str, functions: Mapping[str, Function]) -> None:
+    def run(self, device: str, functions: Mapping[str, pipe.Function]) -> None:
         """Run the functions that it calls until it ends.
 
         :param device: device that its connections are bound to.
@@ -198,8 +196,8 @@ class Workers(Engine):
         registry: Registry,
         *,
         count: int,
-        settings: Callable[[], Message],
-        answers: WorkerAnswers,
+        settings: Callable[[], pipe.Message],
+        answers: calls.WorkerAnswers,
         device: str,
         drain_switch_messages: Callable[[], object] = lambda: None,
     ) -> None:
@@ -391,7 +389,7 @@ class Workers(Engine):
         self._workers.remove(worker)
         now = clock.now()
         for ofport, vid, slot, epoch in worker.used:
-            self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, -1, now)
+            self._registry.count_connections(model.Endpoint(ofport, vid), slot, epoch, -1, now)
         metrics.add(self._retired, metrics.lasting(worker.samples))
 
     def _scrape(self, worker: Worker) -> None:
@@ -401,14 +399,14 @@ class Workers(Engine):
 
     # Functions that a worker calls
 
-    def _functions(self, worker: Worker) -> dict[str, Function]:
+    def _functions(self, worker: Worker) -> dict[str, pipe.Function]:
         bound = functools.partial
         return {
-            "use": Function(bound(self._note_use, worker), list, bool, float),
-            "samples": Function(bound(self._keep_samples, worker), list),
-            "accepted": Function(lambda ports: ACCEPTED.merge(ports, self._incarnation), list),
-            "recent": Function(lambda ports: RECENT.add(ports, self._incarnation), list),
-            "echo": Function(self._echo, waits=True),
+            "use": pipe.Function(bound(self._note_use, worker), list, bool, float),
+            "samples": pipe.Function(bound(self._keep_samples, worker), list),
+            "accepted": pipe.Function(lambda ports: ACCEPTED.merge(ports, self._incarnation), list),
+            "recent": pipe.Function(lambda ports: RECENT.add(ports, self._incarnation), list),
+            "echo": pipe.Function(self._echo, waits=True),
             **self._answers.functions(),
         }
 
@@ -420,7 +418,7 @@ class Workers(Engine):
         self._drain_switch_messages()
         self._replicator.send()
 
-    def _incarnation(self, endpoint: Endpoint) -> int | None:
+    def _incarnation(self, endpoint: model.Endpoint) -> int | None:
         identity = self._registry.identity(endpoint)
         return None if identity is None else identity.incarnation
 
@@ -431,7 +429,7 @@ class Workers(Engine):
             return
         (worker.used.add if used else worker.used.remove)(use)
         change = 1 if used else -1
-        self._registry.count_connections(Endpoint(ofport, vid), slot, epoch, change, at)
+        self._registry.count_connections(model.Endpoint(ofport, vid), slot, epoch, change, at)
 
-    def _batch_of(self, endpoints: Sequence[Endpoint], new: bool) -> list[Message]:
+    def _batch_of(self, endpoints: Sequence[model.Endpoint], new: bool) -> list[pipe.Message]:
         return [endpoint_state(self._registry, endpoint, waits=not new) for endpoint in endpoints]
