@@ -6,8 +6,6 @@ has a name, which ends the line for the operator and does not change. doc/source
 from this module.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Final, Literal
 
 SHOWN: Final = 200

@@ -5,8 +5,6 @@ labels are closed sets, declared as types next to the metric: no value that a gu
 a label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, Protocol, TypeVar, TypeVarTuple
 

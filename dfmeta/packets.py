@@ -7,8 +7,6 @@ accepts, the fixed part of TCP (RFC 9293, 3.1), and neighbour solicitations (RFC
 module also writes the daemon's own probe and neighbour advertisements.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address

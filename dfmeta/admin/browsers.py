@@ -7,8 +7,6 @@ host, or behind ``ssh -L``, reaches it. A web page may send a request without pe
 Sec-Fetch-Site are forbidden request-headers (Fetch, 2.2.2).
 """
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ worker or of haproxy does not, because their counts stay in the totals.
 Trust: all values are numbers that dfmeta has counted.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime

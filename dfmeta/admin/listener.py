@@ -7,8 +7,6 @@ process. So one request at a time makes a listing, which is reused, and takes a 
 process' time.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import re

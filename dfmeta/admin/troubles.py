@@ -3,8 +3,6 @@
 The status page shows them, and so does the page on metrics of the documentation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final

@@ -7,8 +7,6 @@ waits: it puts its messages into an outbox, which a separate thread empties with
 batch.
 """
 
-from __future__ import annotations
-
 import fcntl
 import termios
 from collections.abc import Callable, Iterable

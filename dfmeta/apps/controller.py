@@ -1,7 +1,5 @@
 """The switch side of the daemon as one object: connection, flows, floods, first SYNs, the probe."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """Connections to the bridge: dial its management socket, or accept its connections."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -13,8 +13,6 @@ flow that needs a missing meter, the flows of all programs are lost.
 The module reads the packet counters of dfmeta's flows: those of each port's SYNs, and of drops.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping

@@ -6,8 +6,6 @@ of a frame are under the guest's control; only the in_port that the switch repor
 guest.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import Counter, OrderedDict

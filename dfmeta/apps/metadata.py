@@ -1,7 +1,5 @@
 """The os-ken application: short handlers that pass the switch's events to the controller."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from os_ken.base.app_manager import AppManager, OSKenApp

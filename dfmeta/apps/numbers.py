@@ -5,8 +5,6 @@ port is not served when the switch contradicts its number in the registry, nor w
 its number has changed and OVSDB has not confirmed it.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any

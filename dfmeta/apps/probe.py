@@ -6,8 +6,6 @@ the neighbour. A separate flow (:attr:`~dfmeta.flows.pipeline.Purpose.PROBE`) se
 the controller. No connection is established: the answer is reset.
 """
 
-from __future__ import annotations
-
 import logging
 import secrets
 from collections.abc import Callable

@@ -23,8 +23,6 @@ and the dump is older than they are. These rules keep an old dump from undoing a
 4. A dump is valid for its own connection only: a reconcile ends when its connection is lost.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -4,8 +4,6 @@ It works whether or not the daemon runs. The management socket's backlog is smal
 that is refused or closed is tried again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

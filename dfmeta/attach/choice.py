@@ -1,7 +1,5 @@
 """Choice of the values of a new row, with the queries of the transaction that adds it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import secrets

@@ -5,8 +5,6 @@ name the member and quote nothing of it. Container ids have the form of the CNI 
 (1.1.0, "Parameters"), and names of devices that of the kernel (dev_valid_name of net/core/dev.c).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

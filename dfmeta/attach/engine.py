@@ -4,8 +4,6 @@
 work that no request waits for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging

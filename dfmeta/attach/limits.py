@@ -1,7 +1,5 @@
 """Limits of a VM's requests: one call at a time, and new attachments in a second."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections import OrderedDict

@@ -9,8 +9,6 @@ Trust: :class:`AttachmentRequest` comes from a guest and has been checked for fo
 :class:`Parent` comes from the registry. :class:`Network` comes from the operator.
 """
 
-from __future__ import annotations
-
 import enum
 import json
 from collections.abc import Mapping, Sequence

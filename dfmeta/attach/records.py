@@ -9,8 +9,6 @@ name and the labels come from the VM's runtime, and are shown to that VM's conta
 name is made valid. Network and address come from the operator and the engine.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Mapping

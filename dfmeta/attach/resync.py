@@ -5,8 +5,6 @@ gets one. What the data plane has without a row is removed. The rows of a VM tha
 than its grace leave, and those of a VM that has come from another host become this host's.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from ipaddress import IPv4Address

@@ -20,8 +20,6 @@ A process that ends between two steps leaves a row that says what may exist outs
 can be repeated.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """``dfmeta attachment``: the attachments of containers, as the running daemon knows them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import Any, Final
 

@@ -8,8 +8,6 @@ as root, sends tokens and signatures to the servers that options name. So option
 from a listener of root, of this user or of state_path's owner.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The ``dfmeta`` command. Its subcommands are imported when they are used."""
 
-from __future__ import annotations
-
 import difflib
 import gc
 import importlib

@@ -3,8 +3,6 @@
 Source: https://docs.openstack.org/nova/latest/user/metadata.html ("Config drives").
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``dfmeta doctor``: checks of everything that a working host needs, each with its remedy."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sys

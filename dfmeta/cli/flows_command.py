@@ -1,7 +1,5 @@
 """``dfmeta flows``: dfmeta's flows with their names, the ports that they serve, and their state."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """``dfmeta ports``: guests' ports and their identities, as the running daemon knows them."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """``dfmeta store``: the store's records on the command line."""
 
-from __future__ import annotations
-
 import json
 import sys
 from datetime import datetime

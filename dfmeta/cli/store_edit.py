@@ -1,7 +1,5 @@
 """``dfmeta store put`` and ``dfmeta store delete``, with the copy of a deleted record."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

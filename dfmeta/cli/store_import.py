@@ -1,7 +1,5 @@
 """``dfmeta store import``: import of NoCloud seeds and of request bodies of the admin API."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

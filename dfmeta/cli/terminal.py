@@ -5,8 +5,6 @@ out, the least important one first, and texts are wrapped between words. A line 
 long is left to the terminal to wrap, so that it can be copied as one line.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

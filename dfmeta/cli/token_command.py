@@ -1,7 +1,5 @@
 """``dfmeta token``: the static tokens of the store's admin API."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

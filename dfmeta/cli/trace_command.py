@@ -1,7 +1,5 @@
 """``dfmeta trace PORT``: the path of a guest's SYN through the switch and the host, and back."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Mapping, Sequence

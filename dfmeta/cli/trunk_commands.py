@@ -1,7 +1,5 @@
 """``dfmeta subport`` and ``dfmeta trunk``: trunks and their subports, in OVSDB."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 from uuid import UUID

@@ -4,8 +4,6 @@ os-ken reads its hub from the environment at its first import, and eventlet must
 before any other module uses sockets. So this module imports nothing else.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

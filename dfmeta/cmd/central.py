@@ -4,8 +4,6 @@ It has two listeners: one for guests (``[store] guest_listen``), which identifie
 address, and the admin listener.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Sequence

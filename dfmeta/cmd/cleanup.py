@@ -1,7 +1,5 @@
 """``dfmeta-agent --cleanup``: restores bridge and host to their state before dfmeta."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Callable

@@ -5,8 +5,6 @@ listeners come first. OVSDB, tap-metadata, the identities, the switch and the en
 deadline, ``[df_metadata] startup_timeout``, limits all these waits.
 """
 
-from __future__ import annotations
-
 import errno
 import logging
 import os

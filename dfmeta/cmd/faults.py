@@ -1,7 +1,5 @@
 """The faults that keep the daemon from serving, at its start and later, with their remedies."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shlex

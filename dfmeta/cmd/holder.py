@@ -12,8 +12,6 @@ Run as ``python -P -S -m dfmeta.cmd.holder NAME FD[,FD...] SECONDS DEVICE``; it 
 standard library. Times are of the monotonic clock, which stands still while the host is suspended.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import fcntl

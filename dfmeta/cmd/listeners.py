@@ -5,8 +5,6 @@ keeper of an earlier run, and otherwise opened. Neither needs its address on the
 for IPv6 exists also while IPv6 is switched off there.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

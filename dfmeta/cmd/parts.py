@@ -4,8 +4,6 @@ Nothing runs yet: :mod:`dfmeta.cmd.daemon` starts the parts, :mod:`dfmeta.cmd.da
 loop.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from itertools import islice

@@ -6,8 +6,6 @@ but no connection follows. Each of these is a separate state, observed at the sw
 proxy, and reported in ``/ports``, the status page, doctor, trace and ``dfmeta_ports``.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping

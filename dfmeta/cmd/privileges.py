@@ -9,8 +9,6 @@ Trust: execve(2) makes the process dumpable again (prctl(2), PR_SET_DUMPABLE), s
 its account can read its memory. What keeps others out is that no other program has the account.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

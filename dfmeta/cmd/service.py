@@ -4,8 +4,6 @@ systemd's watchdog (``WatchdogSec=``) watches the hub, which has to run the gree
 its messages. The hub's threads watch over the other processes (:mod:`dfmeta.proxy.engines`).
 """
 
-from __future__ import annotations
-
 import faulthandler
 import logging
 import math

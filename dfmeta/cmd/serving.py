@@ -1,7 +1,5 @@
 """The work of a worker process after its setup; see :mod:`dfmeta.cmd.worker`."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import os

@@ -4,8 +4,6 @@ eventlet must patch the process before any other module uses sockets. So this mo
 else.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Sequence

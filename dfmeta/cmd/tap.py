@@ -1,7 +1,5 @@
 """Creates and maintains tap-metadata: port, device, addresses and listeners."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import socket

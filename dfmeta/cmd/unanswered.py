@@ -7,8 +7,6 @@ after the last connection. A guest counts as without a connection when it has :d
 unanswered SYNs, and the first of them was seen :data:`PERSISTENCE` or more ago.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ descriptors. It opens the resources of its backend, becomes an unprivileged user
 its data about guests comes from the daemon through the pipe. The worker ends when the pipe closes.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -6,8 +6,6 @@ misspelt name. In dfmeta's own groups every unknown name is reported. ``[DEFAULT
 are not for dfmeta: there, only a name that is similar to one of dfmeta's options is reported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import os

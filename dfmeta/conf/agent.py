@@ -1,7 +1,5 @@
 """The options of the daemon, group ``[df_metadata]``."""
 
-from __future__ import annotations
-
 import re
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Any, Final

@@ -4,8 +4,6 @@ Each network has a group of its own, ``[attachment_network:NAME]``. The names of
 known only when the files are read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network

@@ -1,7 +1,5 @@
 """The options of ``engine = haproxy``, group ``[haproxy]``."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from oslo_config import cfg, types

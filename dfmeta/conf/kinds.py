@@ -4,8 +4,6 @@ The errors of the types name the reason and never the value, which may be a secr
 decides whether to show the value.
 """
 
-from __future__ import annotations
-
 import contextlib
 import pwd
 import re

@@ -3,8 +3,6 @@
 The options of the latter are Neutron's, and dfmeta adds delay_max and tolerated_queries.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from oslo_config import cfg, types

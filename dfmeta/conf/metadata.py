@@ -4,8 +4,6 @@ Names and defaults are those of Neutron's extension metadata_path, so that its s
 copied.
 """
 
-from __future__ import annotations
-
 from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from typing import Any, Final
 

@@ -7,8 +7,6 @@ keystoneauth1's plugins define the options of authentication, which are register
 used.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from typing import Any, Final

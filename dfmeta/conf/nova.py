@@ -1,7 +1,5 @@
 """Options of Nova's metadata API: those of Neutron's metadata agent, in ``[DEFAULT]``."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import ssl

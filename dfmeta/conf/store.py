@@ -1,7 +1,5 @@
 """The options of the store, and of the clients and servers that it works with: ``[store]``."""
 
-from __future__ import annotations
-
 import re
 from ipaddress import ip_network
 from typing import Final

@@ -6,8 +6,6 @@ each reader continues with the value in force. A secret has no value in the docu
 reads it from its own files, and says which of them are newer than the daemon's reading.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ with which the guest finds the device (specification 002). Pure, except for the 
 domain.
 """
 
-from __future__ import annotations
-
 from dfmeta.devices.schema import as_of, validate, validate_in
 
 __all__ = ["as_of", "validate", "validate_in"]

@@ -6,8 +6,6 @@ it all entities that it defines: neither the inclusion of a file of the host nor
 possible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 from xml.parsers import expat

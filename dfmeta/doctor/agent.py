@@ -1,7 +1,5 @@
 """The running daemon, as its admin listener describes it to the commands."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

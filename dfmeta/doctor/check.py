@@ -1,7 +1,5 @@
 """A check of ``dfmeta doctor``, the conditions on which it depends, and composed verdicts."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace

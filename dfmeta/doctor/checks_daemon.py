@@ -4,8 +4,6 @@ Sources: capabilities(7), getrlimit(2); HAProxy 2.6, management guide, 5 "File-d
 limitations".
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields

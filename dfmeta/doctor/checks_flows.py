@@ -1,7 +1,5 @@
 """Checks of the flows: dfmeta's own, and those of other programs that come before them. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Final

@@ -4,8 +4,6 @@ Trust: the daemon itself writes the statuses, reasons and remedies of answers. A
 whether its own port is named.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final

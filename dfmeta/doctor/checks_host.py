@@ -4,8 +4,6 @@ The required rules and sysctls were found by trying each combination of rules an
 :mod:`dfmeta.host.netlink` and Linux' Documentation/networking/ip-sysctl.rst.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

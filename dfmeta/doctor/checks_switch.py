@@ -1,7 +1,5 @@
 """Checks of Open vSwitch: its daemons, the bridges, dfmeta's ports, and Meta IPs. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """Checks of the host's limits, its clock, and programs that take what dfmeta needs. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime

@@ -1,7 +1,5 @@
 """Checks of trunks, of their subports, and of attachments. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final

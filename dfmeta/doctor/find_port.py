@@ -1,7 +1,5 @@
 """Guests' ports as OVSDB has them, and the one that an operator names. Pure."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

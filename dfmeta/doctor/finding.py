@@ -1,7 +1,5 @@
 """The result of a check of ``dfmeta doctor``, and the words of its line."""
 
-from __future__ import annotations
-
 import enum
 from collections import Counter
 from collections.abc import Iterable

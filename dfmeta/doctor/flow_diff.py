@@ -1,7 +1,5 @@
 """Comparison of the flows on the switch with the desired flows, and with those of others."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

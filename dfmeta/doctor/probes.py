@@ -1,7 +1,5 @@
 """The facts that the checks of ``dfmeta doctor`` judge; nothing is changed on the host."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

@@ -4,8 +4,6 @@ A check is a row: its name, its sentence on the page, the facts without which it
 hosts that have it, and its verdict. doc/source/doctor.rst has the list that is made from the table.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime

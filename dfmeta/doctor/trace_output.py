@@ -4,8 +4,6 @@ The output (ovs-vswitchd(8)) is text for people, and only its shape is stable: a
 that the packet passes, its actions indented below, and the final packet at the end.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

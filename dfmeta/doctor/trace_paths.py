@@ -5,8 +5,6 @@ may ask for the MAC of a guest next hop. Only numbers that dfmeta itself set (co
 judged. A stop is a sentence that names the place and the cause.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, ip_address

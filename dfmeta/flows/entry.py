@@ -5,8 +5,6 @@ Fields and actions that do not have one of the few forms of our flows are left t
 checks that this module and os-ken read the same values.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

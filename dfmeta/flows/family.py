@@ -15,8 +15,6 @@ dropped: an answer would take the address away from the guest. A solicitation wi
 link-layer address has no option that could become the target's; the controller answers it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network

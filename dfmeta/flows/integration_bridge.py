@@ -20,8 +20,6 @@ mark, so that the flows of other programs and the bridge's own switching do with
 have done without the check.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address

@@ -9,8 +9,6 @@ number as its destination. So no field that a guest can write identifies it.
 Within the bridge, answers have the VLAN tag ``provider_vlan_id``, as the specification has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

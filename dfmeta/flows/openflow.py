@@ -5,8 +5,6 @@ against the prerequisites of its match fields (OpenFlow 1.3.5, 7.2.3.8): os-ken 
 on ``tcp_dst`` without ``ip_proto`` and reports no error, and Open vSwitch then drops the field.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -14,8 +14,6 @@ the flow::
     +---------------+---------+---------+-------------+
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ itself, before any flow. ``NO_PACKET_IN`` affects only packets that match no flo
 dfmeta's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Self
 

@@ -6,8 +6,6 @@ guest's addresses. The switch reports the flow, and any program of the host may 
 dfmeta's cookie: an invalid value is left out.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass

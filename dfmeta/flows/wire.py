@@ -4,8 +4,6 @@ The flow that :func:`Wire.found` reads from a dump equals the flow that :func:`W
 so that a comparison shows exactly which messages to send; a test on a real switch checks that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache

@@ -9,8 +9,6 @@ ids of containers (login.defs(5), SUB_UID_MIN, 100000).
 Only the standard library is imported: haproxy and workers start with this module.
 """
 
-from __future__ import annotations
-
 import contextlib
 import grp
 import os

@@ -1,7 +1,5 @@
 """Detects possible changes of the kernel's side of the packet path without reading it."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Settings of a network device that netlink's routing family does not offer."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import functools

@@ -1,7 +1,5 @@
 """Reads the kernel's side of the packet path for dfmeta's commands; changes nothing."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Whether the host has IPv6 for tap-metadata, and the settings of the device (Linux, ip-sysctl)."""
 
-from __future__ import annotations
-
 import fcntl
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Finds the TCP sockets of this host: listeners, and the user of a client."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -21,8 +21,6 @@ be bound meanwhile, and no route of a network. The kernel removes it, with neigh
 the device goes down.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

@@ -1,7 +1,5 @@
 """Reads processes in proc(5), such as the daemon with its rights. Standard library alone."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

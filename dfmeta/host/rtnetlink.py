@@ -5,8 +5,6 @@ side takes 10 ms with them instead of 1, and in a thread of the pool it stalls t
 The kernel answers a request within the call that sends it, so that nothing here waits.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -7,8 +7,6 @@ count here, since its routes may come later: a rule counts if its selectors may 
 Trust: rules are of the host's administrator.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

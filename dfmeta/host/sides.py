@@ -1,7 +1,5 @@
 """The host's sides of tap-metadata for both versions of IP: IPv4's is needed, IPv6's may lack."""
 
-from __future__ import annotations
-
 import logging
 from ipaddress import IPv4Address, IPv6Address
 

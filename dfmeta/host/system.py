@@ -3,8 +3,6 @@
 *root* is the root directory of the host's files: ``/``, or a mount point in a container.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import re

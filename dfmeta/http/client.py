@@ -9,8 +9,6 @@ is trusted with no more than this process' time and memory, and both are bounded
 nothing of a response.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import os

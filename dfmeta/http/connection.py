@@ -5,8 +5,6 @@ buffer a size limit. Both apply to one connection, so that a client that sends s
 read delays only itself.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import socket

@@ -4,8 +4,6 @@ The server creates it, an application answers it. Trust: only the field ``reques
 client.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address

@@ -9,8 +9,6 @@ absolute target) is refused here, and the caller must close the connection. Trus
 well-formed, but every value comes from the guest.
 """
 
-from __future__ import annotations
-
 import http.client
 import re
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 The limiter decides which connections are served, wait or are closed. No I/O.
 """
 
-from __future__ import annotations
-
 import enum
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator

@@ -10,8 +10,6 @@ parser takes half of the time of a request, decompresses bodies, follows challen
 of one name and repeats a request after some errors. None of this is wanted here.
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from typing import Any, Final

@@ -4,8 +4,6 @@ A connection gets its claim from the peer's address when it is accepted, and kee
 ends. An unknown peer gets no answer at all.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

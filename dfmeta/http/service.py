@@ -9,8 +9,6 @@ here is a virtual machine with its containers.
 The service is generic over the claim of a connection: the client that it was accepted for.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """The guests' sockets: listeners and connections that use only the device of tap-metadata."""
 
-from __future__ import annotations
-
 import array
 import contextlib
 import ctypes

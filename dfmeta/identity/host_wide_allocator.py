@@ -20,8 +20,6 @@ Trust: the numbers in OVSDB are the operator's, but may be stale, doubled or inv
 busy for another port is not used.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence

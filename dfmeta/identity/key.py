@@ -33,8 +33,6 @@ So the network, broadcast and gateway addresses are no guest's, and no Meta MAC 
 owners of numbers are known to the registry, and in a worker to its mirror.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final

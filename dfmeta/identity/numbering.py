@@ -9,8 +9,6 @@ deletions, and a row that still exists is valid.
 Trust: the data of the switch and of OVSDB, both from the host itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 

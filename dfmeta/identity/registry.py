@@ -16,8 +16,6 @@ While a number is in doubt (:mod:`dfmeta.identity.numbering`), its guest keeps i
 request is answered.
 """
 
-from __future__ import annotations
-
 import enum
 import itertools
 from collections import Counter

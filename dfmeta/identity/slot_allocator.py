@@ -7,8 +7,6 @@ the old key. So a key stands for one guest as long as any packet of it can be in
 :mod:`dfmeta.identity.host_wide_allocator` has the choice for numbers that are unique on the host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address
 from typing import Final

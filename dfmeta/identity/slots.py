@@ -1,7 +1,5 @@
 """The guest of an endpoint, its addresses' slots, and counts for it."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Container, Hashable, Iterable
 from dataclasses import dataclass, field

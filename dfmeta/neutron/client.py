@@ -1,7 +1,5 @@
 """Neutron's ports and trunks, over keystoneauth1. No eventlet: ``dfmeta doctor`` uses it too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

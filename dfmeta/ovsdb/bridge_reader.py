@@ -14,8 +14,6 @@ The rows are the IDL's copy of the database. After a change only the changed row
 - After a reconnect everything is read: the IDL does not report rows that were deleted meanwhile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

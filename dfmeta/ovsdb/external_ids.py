@@ -10,8 +10,6 @@ guest or could never be of use:
 - A MAC of a group, or of zeros, is no host's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterable, Mapping

@@ -11,8 +11,6 @@ Source: RFC 7047, 4 (JSON-RPC 1.0: a message is an object, and no mark ends it).
 come from ovsdb-server and ovs-vswitchd; their nesting is bounded.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import errno

@@ -10,8 +10,6 @@ they have verified was changed meanwhile. They write only columns that differ, a
 ``external_ids`` one at a time, so that keys of others stay.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reads Open vSwitch's configuration once, for a command; the daemon watches it instead."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final
 

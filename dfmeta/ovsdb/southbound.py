@@ -8,8 +8,6 @@ of a host does not grow with the cloud. Nothing is written.
 Trust: the programs that write OVN's databases. A tenant has chosen the ids of its ports' devices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 

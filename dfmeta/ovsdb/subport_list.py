@@ -9,8 +9,6 @@ entry alone. Two entries of one VLAN id name two guests for it, so that neither 
 if one of them is invalid otherwise.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -18,8 +18,6 @@ refused: there the agent makes and removes trunks.
 Trust: the host's programs write the rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final

@@ -15,8 +15,6 @@ trunk's.
 Trust: the host's programs write these rows. A row that is missing leaves fields unknown.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple

@@ -5,8 +5,6 @@ host writes these values and they are trusted, but they may be invalid: a port w
 is listed, not served.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from ipaddress import IPv4Address
 from typing import Final

@@ -1,7 +1,5 @@
 """Send commands to ovs-vswitchd over its control socket, as ovs-appctl(8) does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dfmeta.errors import DfmetaError

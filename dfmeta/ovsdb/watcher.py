@@ -5,8 +5,6 @@ must not run on the hub. It runs in an OS thread, which sends values to the hub 
 queue and a pipe.
 """
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from collections import deque

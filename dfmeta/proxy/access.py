@@ -5,8 +5,6 @@ The module is the guests' :class:`~dfmeta.http.service.ConnectionObserver`.
 Of a guest's request, only the method and the path are logged; no query, header or body.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Mapping

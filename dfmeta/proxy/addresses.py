@@ -8,8 +8,6 @@ A connection belongs to a peer, a request to a guest: one connection of a truste
 requests of many guests. The server and the rate limits count by address here.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

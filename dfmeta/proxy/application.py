@@ -6,8 +6,6 @@ the backend is queried and before a byte of the answer leaves.
 Each request takes the same way: limit, admission, body, turn, tokens, backend.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The API of attachments for the application: in the daemon, or asked of the daemon by a worker."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, Protocol

@@ -6,8 +6,6 @@ are in the worker's pipe. So a worker never takes a guest for the previous guest
 however late the worker is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address

@@ -9,8 +9,6 @@ Trust: a port is identified by its :class:`~dfmeta.model.Endpoint`, which no gue
 of its addresses and IP versions count together.
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Callable

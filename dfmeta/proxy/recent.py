@@ -7,8 +7,6 @@ Trust: of a guest's input, only the kind of the path is kept. Reasons are texts 
 system or of OpenSSL.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -10,8 +10,6 @@ A new replica gets all endpoints first (:meth:`Replicator.add_replica`). Later c
 order, since it is among the replicas already.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 

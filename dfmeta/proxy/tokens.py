@@ -10,8 +10,6 @@ valid only for the metadata of the instance and port that it was issued for, and
 determined by the port that the request arrived on.
 """
 
-from __future__ import annotations
-
 import abc
 import base64
 import contextlib

@@ -1,7 +1,5 @@
 """The process' own means: eventlet's greenthreads, OS threads, the clock, and state on disk."""
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

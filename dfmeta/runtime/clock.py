@@ -4,8 +4,6 @@ Tests give the time (:func:`use`), so that they do not depend on the speed of a 
 that run in a guest, and the holder of the listeners, import nothing of dfmeta: they ask the kernel.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Final, Protocol
 

@@ -7,8 +7,6 @@ A loop over all ports yields to the hub every few milliseconds. Other greenthrea
 meanwhile, so no result of a lookup may be used after a yield.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

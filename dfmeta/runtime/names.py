@@ -14,8 +14,6 @@ Trust: names come from the operator, or from the operator's Keystone and issuer.
 a guest, so only a few names are ever cached.
 """
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from typing import Any, Final

@@ -7,8 +7,6 @@ Trust: only dfmeta's own user can write the file. Addresses in it are a guest's;
 its form, and used only for the guest that it was saved for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -5,8 +5,6 @@ one number of the message after the other, compares it, and ends with :data:`PAS
 The kernel drops a message that is shorter than a load needs.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket

@@ -5,8 +5,6 @@ in :func:`sleep`, for an :class:`Event`, a :class:`Semaphore` or a queue, or in
 :func:`wait_for_io`. The names here are eventlet's own where a comment says nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from eventlet import GreenPool as GreenPool

@@ -11,8 +11,6 @@ arguments of :class:`Complaints` may come from a guest; the logger formats them,
 safe in a log.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import traceback

@@ -10,8 +10,6 @@ Trust: a tenant creates trunks of its own ports; the instance of a subport comes
 sources. Everything runs on the hub.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections import Counter

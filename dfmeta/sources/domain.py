@@ -6,8 +6,6 @@ Sources: libvirt's formatdomain.rst, Nova's ``nova/virt/libvirt/config.py``
 (LibvirtConfigGuestMetaNovaInstance). See :mod:`dfmeta.devices.elements` for trust.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence

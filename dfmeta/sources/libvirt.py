@@ -10,8 +10,6 @@ Only active domains give the instance of a port. A definition gives the project 
 instance that is already known.
 """
 
-from __future__ import annotations
-
 import logging
 
 from dfmeta import errors, metrics

@@ -12,8 +12,6 @@ Next hops and subports of ports are requested in rounds (:class:`Rounds`). Every
 hub.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

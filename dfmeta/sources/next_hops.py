@@ -8,8 +8,6 @@ Ports whose row in OVSDB names next hops, right or wrong, are not asked about: t
 first. Everything runs on the hub.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

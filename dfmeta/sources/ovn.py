@@ -5,8 +5,6 @@ A row has values of the port in Neutron, so that their trust and reading are tho
 it is away, the known rows count. Everything runs on the hub.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from typing import Final
 

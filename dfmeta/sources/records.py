@@ -4,8 +4,6 @@ A record has no port and no MAC, so it cannot give the instance of a port. The s
 for an unverified instance, because the record's project would then confirm any such instance.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Protocol

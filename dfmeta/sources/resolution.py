@@ -13,8 +13,6 @@ A source is queried for a port while it can give a field that the port lacks:
 OVSDB's own values count from the beginning, or from its turn in the order on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -12,8 +12,6 @@ domain ends and another starts), so the source that named it is queried again re
 Everything runs on the hub.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

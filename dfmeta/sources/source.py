@@ -7,8 +7,6 @@ source looks up its project by the instance, and the backend checks that the pro
 port is the instance's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final, Protocol
 

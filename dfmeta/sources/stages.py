@@ -3,8 +3,6 @@
 Everything runs on the hub.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import replace

@@ -7,8 +7,6 @@ Trust: none. YAML may use one value in many places, so that a few bytes grow wit
 values are counted while the text is composed, before any object is made of them.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ Trust: none. Any text is either parsed or refused with ValueError, in time and m
 its length alone. Errors quote nothing of the text, which may hold secrets.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

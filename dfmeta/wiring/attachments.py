@@ -1,7 +1,5 @@
 """Construction of the engine of attachments and of its API from the configuration."""
 
-from __future__ import annotations
-
 import hmac
 import logging
 from collections.abc import Callable, Iterable, Sequence

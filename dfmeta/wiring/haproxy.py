@@ -1,7 +1,5 @@
 """The setup of the engine haproxy: its plan, and the guests that it may serve."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import resource

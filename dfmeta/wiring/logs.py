@@ -5,8 +5,6 @@ The journal has the time of each line itself, and takes a line's priority from i
 JSON objects have the names of oslo.log's formatter.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import logging

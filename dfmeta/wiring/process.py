@@ -5,8 +5,6 @@ for developers: a command prints it if :data:`DEBUG` is set, and a daemon always
 may not happen again (:mod:`dfmeta.wiring.logs`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

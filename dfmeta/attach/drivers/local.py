@@ -13,8 +13,6 @@ are those of the host's programs. A bridge learns the sources of frames, which a
 network may have forged: a MAC that is found there may only be refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -7,8 +7,6 @@ Other ports may be on the same subnet. Their addresses are read with the network
 Neutron refuses an address, so that containers get others.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping

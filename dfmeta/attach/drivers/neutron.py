@@ -13,8 +13,6 @@ Trust: attachments are rows of dfmeta's own table. A port of Neutron is used onl
 project, the network, the address and the MAC of the attachment that its description names.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

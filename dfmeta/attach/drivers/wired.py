@@ -12,8 +12,6 @@ the port says that it works, and the attachment is an entry of the list in the r
 Trust: the host's programs write the rows. An entry has only values of the engine and of Neutron.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar

@@ -12,8 +12,6 @@ known by its port. A parent's port whose instance a tenant has named counts only
 that it belongs to.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

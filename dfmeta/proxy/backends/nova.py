@@ -5,8 +5,6 @@ password, the body's type are forwarded, so that no spelling of a guest's X- hea
 (``X-Metadata-Provider`` would switch Nova to another way of authenticating).
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import re

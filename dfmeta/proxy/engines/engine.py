@@ -5,8 +5,6 @@ The daemon uses one engine: its own process (:class:`InProcess`), worker process
 (:class:`~dfmeta.proxy.engines.haproxy.engine.Haproxy`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol

@@ -10,8 +10,6 @@ and the status; never a body, a query or a part of a token. A client without a t
 number of requests: the lines of refused clients are limited, and the omitted ones are counted.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Mapping

@@ -5,8 +5,6 @@ raises :class:`~dfmeta.errors.RecordError` with the option, the value and the re
 seed is a ValueError with a cause that does not quote user-data.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import math

@@ -9,8 +9,6 @@ Trust: the operator chooses the server, which receives the operator's token. No 
 receives it: redirects are not followed. Text of an answer is shown only if it is one line.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import socket

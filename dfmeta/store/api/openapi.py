@@ -4,8 +4,6 @@ It is made from the routes, from the schema that devices are validated with, and
 :mod:`dfmeta.store.api.requests`.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping

@@ -8,8 +8,6 @@ Trust: another program may have written a document into the database. In the lis
 is shown as broken and hides no other record.
 """
 
-from __future__ import annotations
-
 import base64
 import ipaddress
 import itertools

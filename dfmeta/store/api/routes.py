@@ -4,8 +4,6 @@ Paths, methods and scopes are those of hollow-metadataservice (specification 003
 doc/source/store-api.rst names the differences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum

@@ -10,8 +10,6 @@ token's hash in the file, or verified the issuer's signature. No part of a token
 back; the scopes in an answer are those that the file or the issuer has granted.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ is on the directory, because the file is replaced.
 Trust: the file comes from the operator. A file that other users can read or write is refused.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

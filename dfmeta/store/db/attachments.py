@@ -4,8 +4,6 @@ This module knows no rules of attachments; :mod:`dfmeta.attach` has them. A row 
 the names of the table's columns. Each method is one transaction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar

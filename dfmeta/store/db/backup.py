@@ -6,8 +6,6 @@ whose log still exists would be read with the log of the old file
 writes into the store's file with SQLite's backup interface (https://www.sqlite.org/backup.html).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

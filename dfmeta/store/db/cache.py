@@ -1,7 +1,5 @@
 """A cache with a limit, for values that were read from a database or from another server."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable

@@ -1,7 +1,5 @@
 """Read-only inspection of a store's database for commands: nothing is created or migrated."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import sqlite3

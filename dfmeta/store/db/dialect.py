@@ -9,8 +9,6 @@ indefinitely, and neither libpq nor the driver has a timeout for this. Instead, 
 the connection's socket down, and the driver gets the error of a lost connection.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import errno

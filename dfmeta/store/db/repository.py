@@ -4,8 +4,6 @@ Each network has one owner. A write takes the networks that it names from their 
 its own transaction.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import secrets

@@ -4,8 +4,6 @@ An empty database gets them at once, another one by the migrations under
 ``dfmeta/store/db/migrations``; a test compares the two, in SQLite and in PostgreSQL.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 from sqlalchemy import (

@@ -5,8 +5,6 @@ body and the guest's address are not trusted; only the path, If-None-Match and t
 password are read, and none of them can name another instance.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace

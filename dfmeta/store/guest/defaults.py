@@ -9,8 +9,6 @@ Trust: host and project come from the host itself. A guest with an unverified id
 defaults: there is no record whose project could confirm the identity.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Sequence

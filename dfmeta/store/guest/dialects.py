@@ -10,8 +10,6 @@ such paths, so that a guest cannot cause an answer to be built again, or other g
 evicted, by other spellings of a path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final

@@ -7,8 +7,6 @@ with 404, or give up. Other items without a value do not exist. The answer for a
 always 200, because cloud-init drops the whole tree if one item has another status.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC

@@ -5,8 +5,6 @@ operator. They have the form of Go's text/template, with fields only:
 ``https://{{.facility}}.example.org/{{.operating_system.slug}}``. Pure functions.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -13,8 +13,6 @@ key of a bond's member or of a VLAN's parent for its name.
 Trust: values come from a document, where they may be of any type; the caller has checked each one.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

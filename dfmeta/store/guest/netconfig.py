@@ -8,8 +8,6 @@ https://docs.openstack.org/nova/latest/user/metadata.html, and specification 003
 comes from the operator; its values may be of any type.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network

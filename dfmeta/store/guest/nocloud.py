@@ -9,8 +9,6 @@ request for network-config that is answered with 404, for ten seconds, so that t
 each guest; an empty one leaves the network to DHCP.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

@@ -7,8 +7,6 @@ exist. A member of meta_data.json that Nova has for each instance is there, null
 value. doc/source/nova-differences.rst has all differences.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Sequence

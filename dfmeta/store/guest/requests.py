@@ -8,8 +8,6 @@ Entries of X-Forwarded-For to the left of the first address that is not a truste
 forged, and are not used.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable

@@ -8,8 +8,6 @@ each of which is a key, or one certificate (X.509), which Windows takes for the 
 Other texts are no keys.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata

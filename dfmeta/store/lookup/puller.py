@@ -13,8 +13,6 @@ Trust: the caller has verified that ids and addresses belong to the guest. A rec
 address only if it names that address.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import threading

@@ -8,8 +8,6 @@ Trust: the issuer is the operator's. Only the issuer gets the client's secret: n
 ``repr`` contains the secret or a token.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import stat

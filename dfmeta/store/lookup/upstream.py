@@ -8,8 +8,6 @@ Trust: the upstream store is the operator's, and its metadata is trusted. User-d
 envelope comes from a tenant: if it looks like an envelope, its addresses are ignored.
 """
 
-from __future__ import annotations
-
 import base64
 import random
 import re

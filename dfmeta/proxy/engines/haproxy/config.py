@@ -19,8 +19,6 @@ Source: HAProxy 2.6, configuration manual, sections 3 (global), 4.2 (keywords), 
 is part of this text.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import string

@@ -5,8 +5,6 @@ from its stick-tables. Only the difference to the last reading is added. haproxy
 a failed request, so that an operator can find the guest, and no line about others.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -15,8 +15,6 @@ it for the commands of an operator. Trust: the answer has numbers of entries, an
 has a signature.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence

@@ -9,8 +9,6 @@ events.
 An address without an entry is no loss: haproxy gives its requests to the daemon.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import zlib

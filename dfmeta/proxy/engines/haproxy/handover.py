@@ -11,8 +11,6 @@ open(2)), from which the name is removed. A connection counts only if the kernel
 haproxy as its peer as well (SO_PEERCRED, unix(7)). The rest of the header is haproxy's.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import socket

@@ -4,8 +4,6 @@ Nothing here waits or needs the hub: the daemon and ``dfmeta doctor`` run the pr
 Trust: all parameters come from the operator or the daemon.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass, field

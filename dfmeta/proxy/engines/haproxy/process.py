@@ -10,8 +10,6 @@ user, has mode 0444 and is sealed (fcntl(2), "File Sealing"), and haproxy's desc
 read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import logging

@@ -8,8 +8,6 @@ Source: HAProxy 2.6, management guide, 9.3 "Unix Socket commands". Trust: the an
 haproxy, which parses guests' bytes: they are read strictly, and bounded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket

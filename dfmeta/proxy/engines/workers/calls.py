@@ -5,8 +5,6 @@ workers, and an error is logged once even if several workers meet it. The daemon
 change of a port first (:class:`Echo`), and which addresses of a guest are in use (:class:`Use`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

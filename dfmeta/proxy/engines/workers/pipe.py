@@ -7,8 +7,6 @@ another account's process all the same: a call of an unknown function, or with v
 types, raises, and the daemon then ends the worker.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

@@ -11,8 +11,6 @@ daemon is late, a worker's answers wait for it
 The daemon checks about once a second whether each worker answers; a worker that does not is killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
