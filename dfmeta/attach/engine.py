@@ -13,22 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final
 
 from dfmeta import errors, metrics
-from dfmeta.attach import choice, limits, resync, trunk_loop
-from dfmeta.attach.model import (
-    Attachment,
-    AttachmentDriver,
-    AttachmentLimits,
-    AttachmentRequest,
-    AttachmentState,
-    AttachmentStatus,
-    Network,
-    Parent,
-    to_attachment,
-    to_parent,
-    to_report,
-    to_trunk,
-    unknown_network,
-)
+from dfmeta.attach import choice, limits, model, resync, trunk_loop
 from dfmeta.runtime import clock
 from dfmeta.store.db.attachments import AttachmentTables
 
@@ -75,9 +60,9 @@ class AttachmentEngine:
     def __init__(
         self,
         attachments: AttachmentTables,
-        driver: AttachmentDriver,
-        networks: Mapping[str, Network],
-        settings: AttachmentLimits,
+        driver: model.AttachmentDriver,
+        networks: Mapping[str, model.Network],
+        settings: model.AttachmentLimits,
         *,
         host: str,
         clock: Callable[[], float] = clock.wall,
@@ -100,7 +85,7 @@ class AttachmentEngine:
             attachments, self._loop, settings, host=host, clock=clock, present=present
         )
 
-    def take(self, settings: AttachmentLimits) -> None:
+    def take(self, settings: model.AttachmentLimits) -> None:
         """Take another quota and rate; everything else stays as it was at the start."""
         self._settings = dataclasses.replace(
             self._settings, quota=settings.quota, rate=settings.rate
@@ -108,7 +93,9 @@ class AttachmentEngine:
         self._rate = limits.Rate(settings.rate, self._clock)
         self._choice = choice.Choice(self._settings)
 
-    def attach(self, parent: Parent, wanted: AttachmentRequest) -> tuple[Attachment, bool]:
+    def attach(
+        self, parent: model.Parent, wanted: model.AttachmentRequest
+    ) -> tuple[model.Attachment, bool]:
         """Return the attachment of a container's interface once its data plane stands.
 
         A repeated request returns the same attachment.
@@ -129,7 +116,9 @@ class AttachmentEngine:
             metrics.ATTACH_SECONDS.labels(outcome).observe(clock.now() - began)
         return made, new
 
-    def _attach(self, parent: Parent, wanted: AttachmentRequest) -> tuple[Attachment, bool]:
+    def _attach(
+        self, parent: model.Parent, wanted: model.AttachmentRequest
+    ) -> tuple[model.Attachment, bool]:
         taken: errors.AttachError | None = None
         with _database():
             for _round in range(_ROUNDS):
@@ -148,7 +137,7 @@ class AttachmentEngine:
                 if unknown and self._driver.has_mac(parent, wanted.mac, network):
                     raise choice.mac_in_use(wanted.mac, network)
                 row, created = self._reserve(parent, network, wanted)
-                if row.state is AttachmentState.LEAVING or row.vid in wanted.avoid:
+                if row.state is model.AttachmentState.LEAVING or row.vid in wanted.avoid:
                     continue
                 _check_network(row, wanted)
                 try:
@@ -162,7 +151,7 @@ class AttachmentEngine:
                 return self._renewed(row), created
         raise taken or errors.AttachDriverError(cause="other requests change the same attachment")
 
-    def get(self, parent: Parent, container: str, ifname: str) -> Attachment | None:
+    def get(self, parent: model.Parent, container: str, ifname: str) -> model.Attachment | None:
         """Return an attachment of a VM; None if it does not exist or is being removed.
 
         :raises AttachDriverError: the database failed.
@@ -177,7 +166,7 @@ class AttachmentEngine:
                 None,
             )
 
-    def listed(self, parent: Parent) -> list[Attachment]:
+    def listed(self, parent: model.Parent) -> list[model.Attachment]:
         """Return the attachments of a VM, by VLAN id, without those that are being removed.
 
         :raises AttachDriverError: the database failed.
@@ -185,7 +174,7 @@ class AttachmentEngine:
         with _database():
             return self._standing(parent)
 
-    def detach(self, parent: Parent, container: str, ifname: str, *, gone: bool) -> None:
+    def detach(self, parent: model.Parent, container: str, ifname: str, *, gone: bool) -> None:
         """Remove an attachment; no effect if it does not exist.
 
         Also succeeds while the data plane does not answer: :meth:`tidy` then finishes the removal.
@@ -201,7 +190,9 @@ class AttachmentEngine:
                 self._attachments.leave(ids, rest, self._clock())
                 self._remove(parent)
 
-    def collect(self, parent: Parent, network: str, owner: str, valid: Set[tuple[str, str]]) -> int:
+    def collect(
+        self, parent: model.Parent, network: str, owner: str, valid: Set[tuple[str, str]]
+    ) -> int:
         """Remove the attachments of one owner on one network that are not in *valid*.
 
         :param valid: pairs of container and interface name that stay.
@@ -222,7 +213,7 @@ class AttachmentEngine:
                 self._remove(parent)
             return left
 
-    def status(self, parent: Parent) -> AttachmentStatus:
+    def status(self, parent: model.Parent) -> model.AttachmentStatus:
         """Return the numbers of a VM, and whether it can get attachments.
 
         A database that fails is a cause, and no error.
@@ -238,7 +229,7 @@ class AttachmentEngine:
             used, free = len(rows), left
         except errors.AttachError as error:
             cause = error.cause
-        return AttachmentStatus(
+        return model.AttachmentStatus(
             ready=not cause,
             cause=cause,
             used=used,
@@ -267,13 +258,13 @@ class AttachmentEngine:
         with _database():
             self._tidy(restart=False)
 
-    def everything(self) -> list[Attachment]:
+    def everything(self) -> list[model.Attachment]:
         """Return all attachments of all hosts, in every state.
 
         :raises AttachDriverError: the database failed.
         """
         with _database():
-            return [to_attachment(row) for row in self._attachments.everything()]
+            return [model.to_attachment(row) for row in self._attachments.everything()]
 
     # For operators
 
@@ -286,7 +277,7 @@ class AttachmentEngine:
         with _database():
             trunks = {row["parent"]: row for row in self._attachments.trunks()}
         return [
-            to_report(attachment, trunks[attachment.parent])
+            model.to_report(attachment, trunks[attachment.parent])
             for attachment in attachments
             if attachment.parent in trunks
         ]
@@ -305,7 +296,7 @@ class AttachmentEngine:
             self._attachments.leave([dismissed.id], self._settings.rest_unknown, self._clock())
             trunks = {row["parent"]: row for row in self._attachments.trunks()}
             if dismissed.host == self._host and dismissed.parent in trunks:
-                self._remove(to_parent(trunks[dismissed.parent]))
+                self._remove(model.to_parent(trunks[dismissed.parent]))
         return True
 
     def tidy_now(self) -> dict[str, int]:
@@ -318,26 +309,26 @@ class AttachmentEngine:
         before = {row.id for row in self._ours()}
         self.tidy()
         after = self._ours()
-        waiting = [row for row in after if row.state is not AttachmentState.ACTIVE]
+        waiting = [row for row in after if row.state is not model.AttachmentState.ACTIVE]
         return {"removed": len(before - {row.id for row in after}), "waiting": len(waiting)}
 
-    def _ours(self) -> list[Attachment]:
+    def _ours(self) -> list[model.Attachment]:
         return [row for row in self.everything() if row.host == self._host]
 
     def _tidy(self, *, restart: bool) -> None:
         with self._resync_alone:
             self._resync.run(restart=restart)
         rows = self._ours()
-        for state in AttachmentState:
+        for state in model.AttachmentState:
             metrics.ATTACHMENTS.labels(state.value).set(sum(row.state is state for row in rows))
-        trunks: dict[str, list[Attachment]] = {}
+        trunks: dict[str, list[model.Attachment]] = {}
         for row in rows:
             trunks.setdefault(row.parent, []).append(row)
         most = min(self._settings.quota, len(self._settings.vids))
         left = (self._free(parent, some) for parent, some in trunks.items())
         metrics.VIDS_FREE.set(min(left, default=most))
 
-    def _free(self, parent: str, rows: Sequence[Attachment]) -> int:
+    def _free(self, parent: str, rows: Sequence[model.Attachment]) -> int:
         """Return how many more attachments a VM can have.
 
         :param rows: those that it has.
@@ -348,22 +339,25 @@ class AttachmentEngine:
         free = len(vids) - sum(vid in vids for vid in taken)
         return max(min(self._settings.quota - len(rows), free), 0)
 
-    def _network(self, name: str) -> Network:
+    def _network(self, name: str) -> model.Network:
         network = self._networks.get(name)
         if network is None:
-            raise unknown_network(name)
+            raise model.unknown_network(name)
         return network
 
-    def _standing(self, parent: Parent) -> list[Attachment]:
+    def _standing(self, parent: model.Parent) -> list[model.Attachment]:
         rows = self._loop.rows(parent.port_id)
-        return [row for row in rows if row.state is not AttachmentState.LEAVING]
+        return [row for row in rows if row.state is not model.AttachmentState.LEAVING]
 
-    def _works(self, attachment: Attachment) -> bool:
-        return attachment.state is AttachmentState.ACTIVE and attachment.host == self._host
+    def _works(self, attachment: model.Attachment) -> bool:
+        return attachment.state is model.AttachmentState.ACTIVE and attachment.host == self._host
 
     def _clear(
-        self, parent: Parent, wanted: AttachmentRequest, rows: Sequence[Attachment]
-    ) -> Attachment | None:
+        self,
+        parent: model.Parent,
+        wanted: model.AttachmentRequest,
+        rows: Sequence[model.Attachment],
+    ) -> model.Attachment | None:
         """Return the attachment of a request, after those in its way have left.
 
         :param rows: all attachments of the VM.
@@ -381,7 +375,7 @@ class AttachmentEngine:
         if (
             previous is not None
             and previous.id not in old
-            and previous.state is not AttachmentState.LEAVING
+            and previous.state is not model.AttachmentState.LEAVING
         ):
             _check_network(previous, wanted)
             if previous.vid not in wanted.avoid:
@@ -397,7 +391,7 @@ class AttachmentEngine:
             raise errors.AttachDriverError(cause="the previous attachment cannot be removed yet")
         return None
 
-    def _remove(self, parent: Parent) -> None:
+    def _remove(self, parent: model.Parent) -> None:
         """Remove the attachments of a VM that leave; :meth:`tidy` does what fails here."""
         try:
             self._loop.run(parent)
@@ -405,8 +399,8 @@ class AttachmentEngine:
             LOG.warning("attachments of %s leave later: %s", parent.port_name, error.line)
 
     def _reserve(
-        self, parent: Parent, network: Network, wanted: AttachmentRequest
-    ) -> tuple[Attachment, bool]:
+        self, parent: model.Parent, network: model.Network, wanted: model.AttachmentRequest
+    ) -> tuple[model.Attachment, bool]:
         """Return the committed row of a request, and whether it is new."""
         now = self._clock()
         avoid = dict.fromkeys(wanted.avoid, now + self._settings.rest_unknown)
@@ -423,7 +417,7 @@ class AttachmentEngine:
         }
         foreign = self._resync.foreign(parent.port_id)
         result = self._attachments.reserve(
-            to_trunk(parent, self._host),
+            model.to_trunk(parent, self._host),
             (wanted.container, wanted.ifname),
             rest={vid: end for vid, end in avoid.items() if vid in self._settings.vids},
             now=now,
@@ -434,21 +428,23 @@ class AttachmentEngine:
         row, created = result
         if row is None:
             raise errors.AttachDriverError(cause="other VMs take the same addresses")
-        return to_attachment(row), created
+        return model.to_attachment(row), created
 
-    def _renewed(self, row: Attachment) -> Attachment:
+    def _renewed(self, row: model.Attachment) -> model.Attachment:
         """Return a row whose data plane stands, with the name of its port."""
-        if row.port_id and row.state is not AttachmentState.ACTIVE:
-            return dataclasses.replace(row, state=AttachmentState.ACTIVE, changed=self._clock())
+        if row.port_id and row.state is not model.AttachmentState.ACTIVE:
+            return dataclasses.replace(
+                row, state=model.AttachmentState.ACTIVE, changed=self._clock()
+            )
         rows = self._loop.rows(row.parent)
         return next((current for current in rows if current.id == row.id), row)
 
 
-def _is(attachment: Attachment, container: str, ifname: str) -> bool:
+def _is(attachment: model.Attachment, container: str, ifname: str) -> bool:
     return (attachment.container, attachment.ifname) == (container, ifname)
 
 
-def _check_network(attachment: Attachment, wanted: AttachmentRequest) -> None:
+def _check_network(attachment: model.Attachment, wanted: model.AttachmentRequest) -> None:
     if attachment.network != wanted.network:
         raise errors.AttachConflictError(
             cause=f"{wanted.ifname} of this container is on the network {attachment.network!r}"

@@ -14,17 +14,7 @@ from typing import Any
 
 from dfmeta import errors, model
 from dfmeta.cmd import holder, keepers
-from dfmeta.http.sockets import (
-    NO_DEVICE,
-    adopt,
-    confine,
-    confined,
-    has_ipv6,
-    index_of,
-    keep_room,
-    listen,
-    silence,
-)
+from dfmeta.http import sockets
 from dfmeta.runtime import clock, saved_state, threads
 
 LOG = logging.getLogger(__name__)
@@ -46,7 +36,7 @@ class GuestListeners:
         self._state = state
         self._keeper = keeper
         self._addresses: dict[int, IPv4Address | IPv6Address] = {4: IPv4Address(group.host_ip)}
-        if group.ip6 and has_ipv6():
+        if group.ip6 and sockets.has_ipv6():
             self._addresses[6] = IPv6Address(group.host_ip6)
         self.sockets: dict[int, Any] = {}
         """Version of IP → listening socket; IPv4's is first."""
@@ -62,7 +52,7 @@ class GuestListeners:
         """Whether all listeners of the keeper are used."""
         self._complete = False
         """Whether all listeners exist, and those are kept that need it."""
-        self._confined = NO_DEVICE
+        self._confined = sockets.NO_DEVICE
         """Index of the device from which the listeners accept packets."""
 
     @property
@@ -90,15 +80,15 @@ class GuestListeners:
                 LOG.info("Closed the service manager's listener at %s: not used", _place(sock))
                 sock.close()
                 continue
-            if not confined(sock):
-                strangers = silence(sock)
+            if not sockets.confined(sock):
+                strangers = sockets.silence(sock)
                 if strangers:
                     LOG.warning(
                         "Reset %d connections that arrived before the filter of the listener was "
                         "set",
                         strangers,
                     )
-            keep_room(sock)
+            sockets.keep_room(sock)
             self.sockets[version] = sock
             self._elsewhere.add(version)
             LOG.info("Took over the service manager's listener at %s", _place(sock))
@@ -152,7 +142,7 @@ class GuestListeners:
         if not self.sockets or index == before:
             return index, False
         self._confine(index)
-        return index, before != NO_DEVICE
+        return index, before != sockets.NO_DEVICE
 
     def ensure_kept(self) -> None:
         """Check that the listeners are still kept, and keep them again if not.
@@ -201,7 +191,7 @@ class GuestListeners:
 
     def _take_kept(self) -> None:
         """Use the listeners that were kept."""
-        kept = [adopt(fd) for fd in self._keeper.take()]
+        kept = [sockets.adopt(fd) for fd in self._keeper.take()]
         kept.sort(key=lambda sock: int(sock.family))
         self._taken = bool(kept)
         used = [_place(sock) for sock in kept if self._use_kept(sock)]
@@ -215,11 +205,11 @@ class GuestListeners:
         address, port = ip_address(sock.getsockname()[0]), _port(sock)
         fits = address == self._addresses.get(version) and port in self._ports()
         if version in self.sockets or not fits:
-            silence(sock)
+            sockets.silence(sock)
             self._former.append(sock)
             return False
-        confine(sock, self._index())
-        keep_room(sock)
+        sockets.confine(sock, self._index())
+        sockets.keep_room(sock)
         self.sockets[version] = sock
         return True
 
@@ -237,7 +227,7 @@ class GuestListeners:
         for version in sorted(self._addresses.keys() - self.sockets.keys()):
             number = next(map(_port, self.sockets.values()), port)
             address = self._addresses[version]
-            self.sockets[version] = listen(self._group.metadata_interface, address, number)
+            self.sockets[version] = sockets.listen(self._group.metadata_interface, address, number)
             self._made.add(version)
         self.sockets = dict(sorted(self.sockets.items()))
 
@@ -272,11 +262,11 @@ class GuestListeners:
 
     def _confine(self, index: int) -> None:
         for sock in self.sockets.values():
-            confine(sock, index)
+            sockets.confine(sock, index)
         self._confined = index
 
     def _index(self) -> int:
-        return index_of(self._group.metadata_interface)
+        return sockets.index_of(self._group.metadata_interface)
 
 
 def _port(sock: Any) -> int:

@@ -28,6 +28,7 @@ from typing import Final
 from os_ken.lib.packet.icmpv6 import MLDV2_LISTENER_REPORT, ND_REDIREC, ND_ROUTER_ADVERT
 from os_ken.lib.packet.tcp import TCP_RST, TCP_SYN
 
+from dfmeta.flows import openflow
 from dfmeta.flows.family import (
     IPV4,
     IPV6,
@@ -38,30 +39,6 @@ from dfmeta.flows.family import (
     key_request,
     neighbour_discovery,
     next_hop_request,
-)
-from dfmeta.flows.openflow import (
-    ARP_REQUEST,
-    ETH_TYPE_ARP,
-    ETH_TYPE_IP,
-    ETH_TYPE_IPV6,
-    IP_FRAG_ANY,
-    IPPROTO_ICMPV6,
-    ND_NEIGHBOR_ADVERT,
-    ND_NEIGHBOR_SOLICIT,
-    TAGGED,
-    UNTAGGED,
-    Action,
-    Flow,
-    Move,
-    Output,
-    PopVlan,
-    PushVlan,
-    Reclassify,
-    SetField,
-    ToController,
-    Value,
-    flow,
-    frames_of,
 )
 from dfmeta.flows.pipeline import (
     CONTROLLER_ID,
@@ -76,7 +53,7 @@ from dfmeta.model import Binding, Endpoint, GuestAddress, NextHop
 
 _VID_BITS = 12
 """Length of vlan_vid without OFPVID_PRESENT."""
-_PASS: Final = (SetField(Register.CHECKED, 1), Reclassify())
+_PASS: Final = (openflow.SetField(Register.CHECKED, 1), openflow.Reclassify())
 _INTERFACE_ID: Final = "::ffff:ffff:ffff:ffff"
 """Mask of an IPv6 address."""
 _LOCAL: Final = 0x02
@@ -142,22 +119,22 @@ class ServedEndpoint:
     """The purposes whose packets it sends at too high a rate: its flows drop them."""
 
 
-def fixed_flows(tap: Tap) -> tuple[Flow, ...]:
+def fixed_flows(tap: Tap) -> tuple[openflow.Flow, ...]:
     """Return the flows that do not depend on guests."""
     return (
         from_tap(tap.ofport),
         # Frames that are neither SYNs nor from a known address.
-        flow(Purpose.SERVICE_DROP, {}),
+        openflow.flow(Purpose.SERVICE_DROP, {}),
         *(probe(tap, service) for service in tap.services()),
         *(neighbour_discovery(tap.mac, tap.guest_ip6) if tap.guest_ip6 else ()),
         *_subport_table(tap.ofport),
         *_source_table(),
         # All other frames from tap-metadata: the host is not reachable through it.
-        flow(Purpose.REPLY_DROP, {}),
+        openflow.flow(Purpose.REPLY_DROP, {}),
     )
 
 
-def guest_flows(guest: ServedEndpoint, tap: Tap) -> tuple[Flow, ...]:
+def guest_flows(guest: ServedEndpoint, tap: Tap) -> tuple[openflow.Flow, ...]:
     """Return all flows of one guest's endpoint.
 
     The flows may be added one by one in this order: the classification flows come last, so nothing
@@ -198,7 +175,7 @@ def usable_next_hops(
     return tuple(hop for hop in hops if hop.ip not in unusable)
 
 
-def _port_flows(guest: ServedEndpoint, tap: Tap, service: Service) -> Iterator[Flow]:
+def _port_flows(guest: ServedEndpoint, tap: Tap, service: Service) -> Iterator[openflow.Flow]:
     """Return the flows of one version of IP that lead a guest to the service."""
     endpoint, family, first = guest.endpoint, service.family, Purpose.SYN in guest.floods
     yield first_syn(endpoint, family, mac=guest.mac, floods=first)
@@ -213,7 +190,7 @@ def _port_flows(guest: ServedEndpoint, tap: Tap, service: Service) -> Iterator[F
 
 def address_flows(
     endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap
-) -> tuple[Flow, ...]:
+) -> tuple[openflow.Flow, ...]:
     """Return the flows of one known address: first its return path, then its path to the proxy."""
     key = tap.keys.key_of(endpoint, slot)
     flows = (
@@ -229,7 +206,7 @@ def address_flows(
 
 def first_syn(
     endpoint: Endpoint, family: Family = IPV4, *, mac: str = "", floods: bool = False
-) -> Flow:
+) -> openflow.Flow:
     """Send the first packet of an unknown address to the controller; drop it if the guest *floods*.
 
     It may be a segment of a connection that the guest has had with another host, or over another
@@ -238,20 +215,25 @@ def first_syn(
     :param mac: the only MAC whose SYNs are sent; empty: any MAC.
     """
     match = {
-        **frames_of(endpoint),
+        **openflow.frames_of(endpoint),
         **({"eth_src": mac} if mac else {}),
         **family.tcp,
         "tcp_flags": (0, TCP_RST),
     }
     if floods:
-        return flow(Purpose.SYN, match)
+        return openflow.flow(Purpose.SYN, match)
     if endpoint.vid:
-        actions = (*untag(endpoint), SetField(Register.TAG, TAGGED | endpoint.vid))
-        return flow(Purpose.SYN, match, actions=actions, goto=Stage.SUBPORT)
-    return flow(Purpose.SYN, match, actions=(ToController(CONTROLLER_ID),))
+        actions = (
+            *untag(endpoint),
+            openflow.SetField(Register.TAG, openflow.TAGGED | endpoint.vid),
+        )
+        return openflow.flow(Purpose.SYN, match, actions=actions, goto=Stage.SUBPORT)
+    return openflow.flow(Purpose.SYN, match, actions=(openflow.ToController(CONTROLLER_ID),))
 
 
-def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> Flow:
+def known_address(
+    endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap
+) -> openflow.Flow:
     """Send all TCP of *address* at *endpoint* to the proxy, with the key of *slot* as its source.
 
     The flow matches all TCP segments, not only SYNs, so that a connection keeps its slot. It
@@ -264,7 +246,7 @@ def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: 
         {family.destination: str(address.service)} if address.service is not None else {}
     )
     match = {
-        **frames_of(endpoint),
+        **openflow.frames_of(endpoint),
         "eth_src": address.mac,
         **family.tcp,
         family.source: str(address.ip),
@@ -272,22 +254,22 @@ def known_address(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: 
     }
     if endpoint.vid:
         # Another program may have used the register before.
-        unmarked = (*untag(endpoint), SetField(Register.TAG, 0))
+        unmarked = (*untag(endpoint), openflow.SetField(Register.TAG, 0))
         actions = (*unmarked, *_translate(endpoint, slot, tap=tap))
-        return flow(Purpose.ADDRESS, match, actions=actions, goto=Stage.SUBPORT)
-    return flow(Purpose.ADDRESS, match, actions=towards_proxy(endpoint, slot, tap=tap))
+        return openflow.flow(Purpose.ADDRESS, match, actions=actions, goto=Stage.SUBPORT)
+    return openflow.flow(Purpose.ADDRESS, match, actions=towards_proxy(endpoint, slot, tap=tap))
 
 
-def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, ...]:
+def towards_proxy(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[openflow.Action, ...]:
     """Return the actions that send a guest's first SYN, with its one VLAN tag, to the proxy.
 
     The flow of an untagged endpoint has the same.
     """
     translate = _translate(endpoint, slot, tap=tap)
-    return *untag(endpoint), *translate, Output(tap.ofport)
+    return *untag(endpoint), *translate, openflow.Output(tap.ofport)
 
 
-def _translate(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, ...]:
+def _translate(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[openflow.Action, ...]:
     """Return the actions that set the key of *slot* and the addresses of the proxy.
 
     They set eth_dst because the kernel drops a frame that is not addressed to tap-metadata's own
@@ -296,64 +278,64 @@ def _translate(endpoint: Endpoint, slot: int, *, tap: Tap) -> tuple[Action, ...]
     label = tap.keys.label(slot)
     if label is not None:
         # The second bridge does the rest: there the label stands for the address.
-        return (SetField("eth_src", label),)
+        return (openflow.SetField("eth_src", label),)
     key = tap.keys.key_of(endpoint, slot)
     service = tap.service(key.version)
-    actions: list[Action] = [
-        SetField("eth_dst", tap.mac),
-        SetField(service.family.source, str(key)),
+    actions: list[openflow.Action] = [
+        openflow.SetField("eth_dst", tap.mac),
+        openflow.SetField(service.family.source, str(key)),
     ]
     if service.guest_ips != (service.ip,):
-        actions.append(SetField(service.family.destination, service.ip))
-    return (*actions, SetField("tcp_dst", tap.port))
+        actions.append(openflow.SetField(service.family.destination, service.ip))
+    return (*actions, openflow.SetField("tcp_dst", tap.port))
 
 
-def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> Flow:
+def reply(endpoint: Endpoint, address: GuestAddress, *, slot: int, tap: Tap) -> openflow.Flow:
     """Restore the guest's addresses in an answer to the key of *slot*; send it to its port only.
 
     The flow sets eth_dst, because the host's neighbour table may contain the guest's previous MAC.
     """
     service, label = tap.service(address.ip.version), tap.keys.label(slot)
     family, service_ip = service.family, str(address.service or tap.guest_ip)
-    actions: list[Action] = [
-        SetField("eth_dst", address.mac),
-        SetField(family.destination, str(address.ip)),
+    actions: list[openflow.Action] = [
+        openflow.SetField("eth_dst", address.mac),
+        openflow.SetField(family.destination, str(address.ip)),
     ]
     if label is not None:
         # The second bridge has restored the address and the port of the service.
-        match: Mapping[str, Value] = {**family.tcp, "eth_dst": label}
-        actions.append(SetField("eth_src", tap.mac))
+        match: Mapping[str, openflow.Value] = {**family.tcp, "eth_dst": label}
+        actions.append(openflow.SetField("eth_src", tap.mac))
     else:
         match = _from_listener(tap, service, str(tap.keys.key_of(endpoint, slot)))
-        actions.append(SetField("tcp_src", METADATA_PORT))
+        actions.append(openflow.SetField("tcp_src", METADATA_PORT))
         if service.ip != service_ip:
-            actions.append(SetField(family.source, service_ip))
-    return flow(
+            actions.append(openflow.SetField(family.source, service_ip))
+    return openflow.flow(
         Purpose.REPLY,
         {**untagged(endpoint), **match},
-        actions=(*actions, *tag(endpoint), Output(endpoint.ofport)),
+        actions=(*actions, *tag(endpoint), openflow.Output(endpoint.ofport)),
     )
 
 
-def probe(tap: Tap, service: Service) -> Flow:
+def probe(tap: Tap, service: Service) -> openflow.Flow:
     """Send the answer of the proxy's listener to the daemon's own SYN to the controller."""
     version = service.family.version
     label = tap.keys.probe_label(version)
-    return flow(
+    return openflow.flow(
         Purpose.PROBE,
         {**service.family.tcp, "eth_dst": label}
         if label is not None
         else _from_listener(tap, service, tap.keys.probe_key(version)),
-        actions=(ToController(CONTROLLER_ID),),
+        actions=(openflow.ToController(CONTROLLER_ID),),
     )
 
 
-def _from_listener(tap: Tap, service: Service, key: str) -> dict[str, Value]:
+def _from_listener(tap: Tap, service: Service, key: str) -> dict[str, openflow.Value]:
     family = service.family
     return {**family.tcp, family.source: service.ip, family.destination: key, "tcp_src": tap.port}
 
 
-def guest_http(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:
+def guest_http(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4) -> openflow.Flow:
     """Send TCP to port 80 of *ip* that comes in at *endpoint* to the service table.
 
     Only TCP port 80 is matched, since other programs may serve other ports of the address
@@ -361,120 +343,130 @@ def guest_http(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4)
     """
     match = _to_service(endpoint, ip, family)
     match |= {"tcp_dst": METADATA_PORT, "tcp_flags": (0, TCP_SYN)}
-    return flow(Purpose.GUEST_HTTP, match, goto=Stage.SERVICE)
+    return openflow.flow(Purpose.GUEST_HTTP, match, goto=Stage.SERVICE)
 
 
 def guest_syn(
     endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4, *, floods: bool = False
-) -> Flow:
+) -> openflow.Flow:
     """Send SYNs to port 80 of *ip* to the service table; drop them if the guest *floods*."""
     match = _to_service(endpoint, ip, family)
     match |= {"tcp_dst": METADATA_PORT, "tcp_flags": (TCP_SYN, TCP_SYN)}
-    return flow(Purpose.GUEST_SYN, match, goto=None if floods else Stage.SERVICE)
+    return openflow.flow(Purpose.GUEST_SYN, match, goto=None if floods else Stage.SERVICE)
 
 
-def guest_fragment(endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4) -> Flow:
+def guest_fragment(
+    endpoint: Endpoint, ip: str = METADATA_IP, family: Family = IPV4
+) -> openflow.Flow:
     """Drop fragments of TCP to *ip*, whose TCP port Open vSwitch does not see.
 
     Without this flow, they would reach another host or program that has the address.
     """
-    match = _to_service(endpoint, ip, family) | {"ip_frag": (IP_FRAG_ANY, IP_FRAG_ANY)}
-    return flow(Purpose.GUEST_FRAGMENT, match)
+    match = _to_service(endpoint, ip, family) | {
+        "ip_frag": (openflow.IP_FRAG_ANY, openflow.IP_FRAG_ANY)
+    }
+    return openflow.flow(Purpose.GUEST_FRAGMENT, match)
 
 
-def from_tap(tap_ofport: int) -> Flow:
+def from_tap(tap_ofport: int) -> openflow.Flow:
     """Send all frames from tap-metadata to the reply table, and so nowhere else."""
-    return flow(Purpose.FROM_TAP, {"in_port": tap_ofport}, goto=Stage.REPLY)
+    return openflow.flow(Purpose.FROM_TAP, {"in_port": tap_ofport}, goto=Stage.REPLY)
 
 
-def _to_service(endpoint: Endpoint, ip: str, family: Family) -> dict[str, Value]:
-    return {**frames_of(endpoint), **family.tcp, family.destination: ip}
+def _to_service(endpoint: Endpoint, ip: str, family: Family) -> dict[str, openflow.Value]:
+    return {**openflow.frames_of(endpoint), **family.tcp, family.destination: ip}
 
 
 # Subports
 
 
-def _subport_table(proxy: int) -> tuple[Flow, ...]:
+def _subport_table(proxy: int) -> tuple[openflow.Flow, ...]:
     """Return the flows of the subport table.
 
     :param proxy: OpenFlow number of the port that leads to the proxy.
     """
-    back = (PushVlan(), Move(Register.TAG, "vlan_vid", _VID_BITS))
+    back = (openflow.PushVlan(), openflow.Move(Register.TAG, "vlan_vid", _VID_BITS))
     return (
-        flow(
-            Purpose.SUBPORT_PROXY, {"vlan_vid": UNTAGGED, Register.TAG: 0}, actions=(Output(proxy),)
+        openflow.flow(
+            Purpose.SUBPORT_PROXY,
+            {"vlan_vid": openflow.UNTAGGED, Register.TAG: 0},
+            actions=(openflow.Output(proxy),),
         ),
         # The controller learns from the tag which subport has sent the SYN.
-        flow(
+        openflow.flow(
             Purpose.SUBPORT_SYN,
-            {"vlan_vid": UNTAGGED, Register.TAG: (TAGGED, TAGGED)},
-            actions=(*back, ToController(CONTROLLER_ID)),
+            {"vlan_vid": openflow.UNTAGGED, Register.TAG: (openflow.TAGGED, openflow.TAGGED)},
+            actions=(*back, openflow.ToController(CONTROLLER_ID)),
         ),
-        flow(Purpose.SUBPORT_DROP, {}),
+        openflow.flow(Purpose.SUBPORT_DROP, {}),
     )
 
 
-def untag(endpoint: Endpoint) -> tuple[Action, ...]:
+def untag(endpoint: Endpoint) -> tuple[openflow.Action, ...]:
     """Return the actions that take the tag of *endpoint* off; none if its frames have no tag."""
-    return (PopVlan(),) if endpoint.vid else ()
+    return (openflow.PopVlan(),) if endpoint.vid else ()
 
 
-def untagged(endpoint: Endpoint) -> Mapping[str, Value]:
+def untagged(endpoint: Endpoint) -> Mapping[str, openflow.Value]:
     """Return the match that :func:`tag` needs, so that no frame gets a second tag."""
-    return {"vlan_vid": UNTAGGED} if endpoint.vid else {}
+    return {"vlan_vid": openflow.UNTAGGED} if endpoint.vid else {}
 
 
-def tag(endpoint: Endpoint) -> tuple[Action, ...]:
+def tag(endpoint: Endpoint) -> tuple[openflow.Action, ...]:
     """Return the actions that put the tag of *endpoint* on; none if its frames have no tag."""
-    return (PushVlan(), SetField("vlan_vid", TAGGED | endpoint.vid)) if endpoint.vid else ()
+    return (
+        (openflow.PushVlan(), openflow.SetField("vlan_vid", openflow.TAGGED | endpoint.vid))
+        if endpoint.vid
+        else ()
+    )
 
 
 # Source addresses of containers
 
 
-def _source_table() -> tuple[Flow, ...]:
+def _source_table() -> tuple[openflow.Flow, ...]:
     """Return the flows of the source table that do not depend on containers."""
     return (
         *(
-            flow(Purpose.SOURCE_ROUTER_DROP, _icmpv6(kind))
-            for kind in (ND_ROUTER_ADVERT, ND_NEIGHBOR_ADVERT, ND_REDIREC)
+            openflow.flow(Purpose.SOURCE_ROUTER_DROP, _icmpv6(kind))
+            for kind in (ND_ROUTER_ADVERT, openflow.ND_NEIGHBOR_ADVERT, ND_REDIREC)
         ),
-        flow(Purpose.SOURCE_DROP, {}),
+        openflow.flow(Purpose.SOURCE_DROP, {}),
     )
 
 
-def source_checks(endpoint: Endpoint, binding: Binding) -> Iterator[Flow]:
+def source_checks(endpoint: Endpoint, binding: Binding) -> Iterator[openflow.Flow]:
     """Return the flows that pass a container's frames, and then the one that leads to them."""
-    frames = {**frames_of(endpoint), "eth_src": binding.mac}
+    frames = {**openflow.frames_of(endpoint), "eth_src": binding.mac}
     address, interface = str(binding.ip), (interface_id(binding.mac), _INTERFACE_ID)
-    arp: dict[str, Value] = {"eth_type": ETH_TYPE_ARP, "arp_sha": binding.mac}
-    unspecified: dict[str, Value] = {"ipv6_src": _NONE6}
-    solicitation = {**_icmpv6(ND_NEIGHBOR_SOLICIT), **unspecified, "icmpv6_code": 0}
-    matches: tuple[dict[str, Value], ...] = (
+    arp: dict[str, openflow.Value] = {"eth_type": openflow.ETH_TYPE_ARP, "arp_sha": binding.mac}
+    unspecified: dict[str, openflow.Value] = {"ipv6_src": _NONE6}
+    solicitation = {**_icmpv6(openflow.ND_NEIGHBOR_SOLICIT), **unspecified, "icmpv6_code": 0}
+    matches: tuple[dict[str, openflow.Value], ...] = (
         {**arp, "arp_spa": address},
         # A probe, by which a host looks for others with its address (RFC 5227, 2.1.1).
-        {**arp, "arp_op": ARP_REQUEST, "arp_spa": _NONE, "arp_tpa": address},
-        {"eth_type": ETH_TYPE_IP, "ipv4_src": address},
+        {**arp, "arp_op": openflow.ARP_REQUEST, "arp_spa": _NONE, "arp_tpa": address},
+        {"eth_type": openflow.ETH_TYPE_IP, "ipv4_src": address},
         # The same over IPv6 (RFC 4862, 5.4.2), and the report of groups before it (RFC 3590).
         {**solicitation, "ipv6_nd_target": interface},
         {**_icmpv6(MLDV2_LISTENER_REPORT), **unspecified},
         {
-            **_icmpv6(ND_NEIGHBOR_ADVERT),
+            **_icmpv6(openflow.ND_NEIGHBOR_ADVERT),
             "icmpv6_code": 0,
             "ipv6_src": interface,
             "ipv6_nd_target": interface,
         },
     )
     for match in matches:
-        yield flow(Purpose.SOURCE_OWN, {**frames, **match}, actions=_PASS)
-    yield flow(
+        yield openflow.flow(Purpose.SOURCE_OWN, {**frames, **match}, actions=_PASS)
+    yield openflow.flow(
         Purpose.SOURCE_OWN6,
-        {**frames, "eth_type": ETH_TYPE_IPV6, "ipv6_src": interface},
+        {**frames, "eth_type": openflow.ETH_TYPE_IPV6, "ipv6_src": interface},
         actions=_PASS,
     )
     # Tagged frames as well: no container sends them.
     unchecked = {"in_port": endpoint.ofport, Register.CHECKED: 0}
-    yield flow(Purpose.GUEST_SOURCE, unchecked, goto=Stage.SOURCE)
+    yield openflow.flow(Purpose.GUEST_SOURCE, unchecked, goto=Stage.SOURCE)
 
 
 def interface_id(mac: str) -> str:
@@ -484,5 +476,9 @@ def interface_id(mac: str) -> str:
     return str(IPv6Address(int.from_bytes(octets[:3] + b"\xff\xfe" + octets[3:], "big")))
 
 
-def _icmpv6(kind: int) -> dict[str, Value]:
-    return {"eth_type": ETH_TYPE_IPV6, "ip_proto": IPPROTO_ICMPV6, "icmpv6_type": kind}
+def _icmpv6(kind: int) -> dict[str, openflow.Value]:
+    return {
+        "eth_type": openflow.ETH_TYPE_IPV6,
+        "ip_proto": openflow.IPPROTO_ICMPV6,
+        "icmpv6_type": kind,
+    }

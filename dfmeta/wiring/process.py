@@ -18,12 +18,7 @@ from types import TracebackType
 from typing import Final, Self
 
 import dfmeta
-from dfmeta.errors import (
-    AlreadyRunningError,
-    DfmetaError,
-    RefusedBySystemError,
-    UnexpectedError,
-)
+from dfmeta import errors
 
 LOG = logging.getLogger(__name__)
 
@@ -34,7 +29,7 @@ INTERRUPTED: Final = 130
 """Exit status after an interrupt: 128 + SIGINT, like that of shells."""
 
 
-def print_error(prog: str, error: DfmetaError) -> None:
+def print_error(prog: str, error: errors.DfmetaError) -> None:
     """Write an error's line to stderr."""
     sys.stderr.write(f"{prog}: {error.line}\n")
 
@@ -47,17 +42,17 @@ def print_unexpected(prog: str, error: BaseException) -> None:
     print_error(prog, unexpected_error(error))
 
 
-def unexpected_error(error: BaseException) -> DfmetaError:
+def unexpected_error(error: BaseException) -> errors.DfmetaError:
     """Return the error to report for an unexpected exception."""
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return RefusedBySystemError(what=os.fsdecode(error.filename), cause=error.strerror)
+        return errors.RefusedBySystemError(what=os.fsdecode(error.filename), cause=error.strerror)
     frames = traceback.extract_tb(error.__traceback__)
     root = str(Path(dfmeta.__file__).parent)
     inside = [frame for frame in frames if frame.filename.startswith(root)] or list(frames)
     place = "an unknown place"
     if inside:
         place = f"{os.path.relpath(inside[-1].filename, Path(root).parent)}:{inside[-1].lineno}"
-    return UnexpectedError(kind=type(error).__name__, place=place, cause=error)
+    return errors.UnexpectedError(kind=type(error).__name__, place=place, cause=error)
 
 
 def escape_unencodable() -> None:
@@ -68,7 +63,7 @@ def escape_unencodable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def warn(errors: Iterable[DfmetaError]) -> None:
+def warn(errors: Iterable[errors.DfmetaError]) -> None:
     """Log errors that do not stop the program, one line each."""
     for error in errors:
         LOG.warning("%s", error.line)
@@ -96,7 +91,7 @@ class BridgeLock:
             sock.bind(f"\0{self._name}")
         except OSError as error:
             sock.close()
-            raise AlreadyRunningError(bridge=self._bridge, lock=f"@{self._name}") from error
+            raise errors.AlreadyRunningError(bridge=self._bridge, lock=f"@{self._name}") from error
         self._sock = sock
         return self
 
