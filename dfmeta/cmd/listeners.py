@@ -12,10 +12,23 @@ from collections.abc import Container, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
-from dfmeta import errors, model
-from dfmeta.cmd import holder, keepers
-from dfmeta.http import sockets
-from dfmeta.runtime import clock, saved_state, threads
+from dfmeta.cmd.holder import take_down
+from dfmeta.cmd.keepers import Keeper
+from dfmeta.errors import HostError, StartError
+from dfmeta.http.sockets import (
+    NO_DEVICE,
+    adopt,
+    confine,
+    confined,
+    has_ipv6,
+    index_of,
+    keep_room,
+    listen,
+    silence,
+)
+from dfmeta.model import HttpHost
+from dfmeta.runtime import clock, threads
+from dfmeta.runtime.saved_state import SavedState
 
 LOG = logging.getLogger(__name__)
 
@@ -31,12 +44,12 @@ class GuestListeners:
     :param keeper: keeps the listeners during a restart.
     """
 
-    def __init__(self, group: Any, state: saved_state.SavedState, keeper: keepers.Keeper) -> None:
+    def __init__(self, group: Any, state: SavedState, keeper: Keeper) -> None:
         self._group = group
         self._state = state
         self._keeper = keeper
         self._addresses: dict[int, IPv4Address | IPv6Address] = {4: IPv4Address(group.host_ip)}
-        if group.ip6 and sockets.has_ipv6():
+        if group.ip6 and has_ipv6():
             self._addresses[6] = IPv6Address(group.host_ip6)
         self.sockets: dict[int, Any] = {}
         """Version of IP → listening socket; IPv4's is first."""
@@ -52,7 +65,7 @@ class GuestListeners:
         """Whether all listeners of the keeper are used."""
         self._complete = False
         """Whether all listeners exist, and those are kept that need it."""
-        self._confined = sockets.NO_DEVICE
+        self._confined = NO_DEVICE
         """Index of the device from which the listeners accept packets."""
 
     @property
@@ -60,7 +73,7 @@ class GuestListeners:
         """Return the configured places, HOST:PORT, of both versions, used or not."""
         hosts = {4: self._group.host_ip, 6: self._group.host_ip6}
         return {
-            version: model.HttpHost(str(host), self._group.port).authority
+            version: HttpHost(str(host), self._group.port).authority
             for version, host in hosts.items()
         }
 
@@ -80,20 +93,20 @@ class GuestListeners:
                 LOG.info("Closed the service manager's listener at %s: not used", _place(sock))
                 sock.close()
                 continue
-            if not sockets.confined(sock):
-                strangers = sockets.silence(sock)
+            if not confined(sock):
+                strangers = silence(sock)
                 if strangers:
                     LOG.warning(
                         "Reset %d connections that arrived before the filter of the listener was "
                         "set",
                         strangers,
                     )
-            sockets.keep_room(sock)
+            keep_room(sock)
             self.sockets[version] = sock
             self._elsewhere.add(version)
             LOG.info("Took over the service manager's listener at %s", _place(sock))
         if len({_port(sock) for sock in self.sockets.values()}) > 1:
-            raise errors.StartError(
+            raise StartError(
                 cause="the service manager passes listeners with different ports: "
                 + ", ".join(_place(sock) for sock in self.sockets.values()),
                 remedy="Give each ListenStream= of the socket unit the same port",
@@ -113,7 +126,7 @@ class GuestListeners:
         while True:
             try:
                 return self.open_now()
-            except errors.StartError as error:
+            except StartError as error:
                 if clock.now() >= give_up:
                     if self._group.port or self._elsewhere:
                         raise
@@ -142,7 +155,7 @@ class GuestListeners:
         if not self.sockets or index == before:
             return index, False
         self._confine(index)
-        return index, before != sockets.NO_DEVICE
+        return index, before != NO_DEVICE
 
     def ensure_kept(self) -> None:
         """Check that the listeners are still kept, and keep them again if not.
@@ -160,7 +173,7 @@ class GuestListeners:
         would refuse guests; they repeat what a device that is down drops.
         """
         if os.getpid() == 1 and self._numbers(without=self._elsewhere):
-            holder.take_down(self._group.metadata_interface)
+            take_down(self._group.metadata_interface)
 
     def close_former(self) -> None:
         """Close the listeners of an earlier run that are not used.
@@ -191,7 +204,7 @@ class GuestListeners:
 
     def _take_kept(self) -> None:
         """Use the listeners that were kept."""
-        kept = [sockets.adopt(fd) for fd in self._keeper.take()]
+        kept = [adopt(fd) for fd in self._keeper.take()]
         kept.sort(key=lambda sock: int(sock.family))
         self._taken = bool(kept)
         used = [_place(sock) for sock in kept if self._use_kept(sock)]
@@ -205,11 +218,11 @@ class GuestListeners:
         address, port = ip_address(sock.getsockname()[0]), _port(sock)
         fits = address == self._addresses.get(version) and port in self._ports()
         if version in self.sockets or not fits:
-            sockets.silence(sock)
+            silence(sock)
             self._former.append(sock)
             return False
-        sockets.confine(sock, self._index())
-        sockets.keep_room(sock)
+        confine(sock, self._index())
+        keep_room(sock)
         self.sockets[version] = sock
         return True
 
@@ -227,7 +240,7 @@ class GuestListeners:
         for version in sorted(self._addresses.keys() - self.sockets.keys()):
             number = next(map(_port, self.sockets.values()), port)
             address = self._addresses[version]
-            self.sockets[version] = sockets.listen(self._group.metadata_interface, address, number)
+            self.sockets[version] = listen(self._group.metadata_interface, address, number)
             self._made.add(version)
         self.sockets = dict(sorted(self.sockets.items()))
 
@@ -239,7 +252,7 @@ class GuestListeners:
             try:
                 self._listen_anew(0)
                 break
-            except errors.StartError:
+            except StartError:
                 if attempt == FREE_TRIES:
                     raise
         self._keep()
@@ -253,7 +266,7 @@ class GuestListeners:
             return
         try:
             self._keeper.keep(kept)
-        except errors.HostError as error:
+        except HostError as error:
             LOG.warning("The listener is not kept, and a restart will refuse guests: %s", error)
 
     def _numbers(self, *, without: Container[int]) -> list[int]:
@@ -262,11 +275,11 @@ class GuestListeners:
 
     def _confine(self, index: int) -> None:
         for sock in self.sockets.values():
-            sockets.confine(sock, index)
+            confine(sock, index)
         self._confined = index
 
     def _index(self) -> int:
-        return sockets.index_of(self._group.metadata_interface)
+        return index_of(self._group.metadata_interface)
 
 
 def _port(sock: Any) -> int:
@@ -275,4 +288,4 @@ def _port(sock: Any) -> int:
 
 def _place(sock: Any) -> str:
     host, port = sock.getsockname()[:2]
-    return model.HttpHost(host, port).authority
+    return HttpHost(host, port).authority

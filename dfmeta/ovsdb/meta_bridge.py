@@ -19,15 +19,7 @@ from uuid import UUID
 
 from ovsdbapp.schema.open_vswitch import impl_idl
 
-from dfmeta.model import (
-    TAP_MAC,
-    TAP_MARK,
-    TAP_MTU,
-    TAP_MTU_MIN,
-    TAP_VLAN,
-    MetaIds,
-    MetaNames,
-)
+from dfmeta import model
 from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.rows import SECURE, Interface, read_bridge, read_interface
 
@@ -60,7 +52,7 @@ class MetaRows:
 
 def is_unflooded(interface: Interface) -> bool:
     """Return whether NORMAL floods nothing to its port, see :data:`~dfmeta.model.TAP_VLAN`."""
-    return (interface.tag, interface.vlan_mode, interface.cvlans) == TAP_VLAN
+    return (interface.tag, interface.vlan_mode, interface.cvlans) == model.TAP_VLAN
 
 
 def mark_of(integration: str) -> tuple[str, str]:
@@ -88,13 +80,13 @@ def datapath_of(bridge: Any) -> str:
     return str(bridge.datapath_type or _SYSTEM)
 
 
-def others_on(bridge: Any, names: MetaNames) -> list[str]:
+def others_on(bridge: Any, names: model.MetaNames) -> list[str]:
     """Return the names of the ports of others on the second bridge."""
     expected = {names.bridge, names.tap, names.patch_meta}
     return [port.name for port in bridge.ports if port.name not in expected]
 
 
-def keeps_fail_mode(bridge: Any, names: MetaNames) -> bool:
+def keeps_fail_mode(bridge: Any, names: model.MetaNames) -> bool:
     """Return whether the fail mode of the second bridge is not dfmeta's to set.
 
     With another one, ports of others might lose their flows at the next start of Open vSwitch.
@@ -102,7 +94,7 @@ def keeps_fail_mode(bridge: Any, names: MetaNames) -> bool:
     return owner_of(bridge) is None and bool(others_on(bridge, names))
 
 
-def read(idl: Any, integration: Any, patch: Interface | None, names: MetaNames) -> MetaRows:
+def read(idl: Any, integration: Any, patch: Interface | None, names: model.MetaNames) -> MetaRows:
     """Read the second bridge.
 
     :param integration: the Bridge row of the integration bridge; None: there is none.
@@ -135,12 +127,12 @@ def has_mtu(request: int, least: int = 0) -> bool:
     :param least: the smallest MTU of the bridge's other ports in bytes, 0 if there are none. A
         request of dfmeta's own must not be smaller.
     """
-    return request >= TAP_MTU_MIN and (request >= least or request != TAP_MTU)
+    return request >= model.TAP_MTU_MIN and (request >= least or request != model.TAP_MTU)
 
 
 def is_marked(interface: Any) -> bool:
     """Return whether an interface, a row or a value, is marked as dfmeta's."""
-    key, value = TAP_MARK
+    key, value = model.TAP_MARK
     return bool(interface.external_ids.get(key) == value)
 
 
@@ -194,12 +186,12 @@ def ensure_tap(idl: Any, txn: Any, integration: str, name: str, *, least_mtu: in
             if port.name == name and owner != integration:
                 raise TapElsewhereError(name, row.name, owner=owner)
     _make_way(idl, integration, name)
-    tap = _ensure_port(idl, txn, _bridge(idl, integration), name, TAP_MARK)
+    tap = _ensure_port(idl, txn, _bridge(idl, integration), name, model.TAP_MARK)
     _put(tap, "type", "internal")
-    _put(tap, "mac", [TAP_MAC])
-    _put_keys(tap, "external_ids", dict([SKIP_CLEANUP, TAP_MARK]))
+    _put(tap, "mac", [model.TAP_MAC])
+    _put_keys(tap, "external_ids", dict([SKIP_CLEANUP, model.TAP_MARK]))
     if not has_mtu(_request(tap), least_mtu):
-        tap.mtu_request = [max(TAP_MTU, least_mtu)]
+        tap.mtu_request = [max(model.TAP_MTU, least_mtu)]
 
 
 def remove_taps(idl: Any, integration: str, only: str) -> list[str]:
@@ -216,7 +208,7 @@ def remove_taps(idl: Any, integration: str, only: str) -> list[str]:
     return names
 
 
-def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
+def ensure(idl: Any, txn: Any, integration: str, names: model.MetaNames) -> None:
     """Create the second bridge and its three ports, and correct those that exist.
 
     NORMAL floods nothing to the three ports: not even on a bridge of others, where frames of others
@@ -254,7 +246,7 @@ def ensure(idl: Any, txn: Any, integration: str, names: MetaNames) -> None:
     _put(tap, "type", "internal")
     _put(tap, "mac", [names.mac])
     if not has_mtu(_request(tap)):
-        tap.mtu_request = [TAP_MTU]
+        tap.mtu_request = [model.TAP_MTU]
 
 
 def remove(idl: Any, integration: str) -> list[str]:
@@ -268,7 +260,7 @@ def remove(idl: Any, integration: str) -> list[str]:
     return _remove(idl, integration, keep={})
 
 
-def write_ids(idl: Any, rows: Mapping[str, MetaIds]) -> None:
+def write_ids(idl: Any, rows: Mapping[str, model.MetaIds]) -> None:
     """Write the Meta addresses of ports.
 
     :param rows: UUID of an Interface row → its Meta addresses; an empty one removes the key. Rows
@@ -374,7 +366,7 @@ def _new_bridge(idl: Any, txn: Any, name: str, datapath_type: str) -> Any:
     return commands.insert("Bridge", added)
 
 
-def _correct_bridge(row: Any, home: Any, names: MetaNames) -> None:
+def _correct_bridge(row: Any, home: Any, names: model.MetaNames) -> None:
     kind, wanted = datapath_of(row), datapath_of(home)
     if kind != wanted:
         others = others_on(row, names)
@@ -395,9 +387,9 @@ def _ensure_port(idl: Any, txn: Any, bridge: Any, name: str, mark: tuple[str, st
     interface = _only_interface(idl, txn, port)
     if is_new:
         interface.external_ids = dict([mark, SKIP_CLEANUP])
-    _put(port, "tag", [TAP_VLAN.tag])
-    _put(port, "vlan_mode", [TAP_VLAN.vlan_mode])
-    _put(port, "cvlans", list(TAP_VLAN.cvlans))
+    _put(port, "tag", [model.TAP_VLAN.tag])
+    _put(port, "vlan_mode", [model.TAP_VLAN.vlan_mode])
+    _put(port, "cvlans", list(model.TAP_VLAN.cvlans))
     return interface
 
 
@@ -428,7 +420,7 @@ def _put_keys(row: Any, column: str, values: Mapping[str, str]) -> None:
 
 
 def _are_configured(
-    tap: Interface | None, near: Interface | None, far: Interface | None, names: MetaNames
+    tap: Interface | None, near: Interface | None, far: Interface | None, names: model.MetaNames
 ) -> bool:
     if tap is None or near is None or far is None:
         return False

@@ -18,16 +18,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from dfmeta import errors, model
 from dfmeta.attach.model import Attachment, Found, Network, Parent
-from dfmeta.errors import AttachDriverError, OvsdbError
-from dfmeta.model import ATTACHMENT_KEY, NAME_MAX
 from dfmeta.model import ATTACHMENT_KEY as KEY
+from dfmeta.ovsdb import trunks, vif
 from dfmeta.ovsdb.external_ids import META_KEYS
 from dfmeta.ovsdb.idl import Act, Ovsdb, reconfigure, verify
 from dfmeta.ovsdb.rows import Interface, InterfacePlace, Rows, without_number
 from dfmeta.ovsdb.trunk_bridge import agent_of, is_ours, new_port
-from dfmeta.ovsdb.trunks import PARENT
-from dfmeta.ovsdb.vif import ADDRESS_KEY, INSTANCE_KEY
 from dfmeta.ovsdb.vswitchd import Vswitchd, VswitchdError
 from dfmeta.runtime import clock
 from dfmeta.runtime.clock import ANSWER_TIMEOUT, CHECK_INTERVAL
@@ -38,7 +36,7 @@ INNER: Final = "spi-"
 """Beginning of the name of the end on the integration bridge."""
 OUTER: Final = "spt-"
 """Beginning of the name of the end on the trunk's bridge."""
-_OWN_KEYS: Final = ("iface-id", "attached-mac", KEY, INSTANCE_KEY, ADDRESS_KEY)
+_OWN_KEYS: Final = ("iface-id", "attached-mac", KEY, vif.INSTANCE_KEY, vif.ADDRESS_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +159,7 @@ class LocalDriver:
         """Return the cause for which a parent can get no attachments; empty: it can."""
         try:
             return self._run(lambda idl, _txn: self._trunk(Rows(idl), parent.port_name)[0])
-        except AttachDriverError as error:
+        except errors.AttachDriverError as error:
             return error.cause
 
     def has_mac(self, parent: Parent, mac: str, network: Network) -> bool:
@@ -184,7 +182,7 @@ class LocalDriver:
         outer = rows.get(inner.peer) if inner is not None else None
         if inner is None or inner.bridge != self._bridge:
             return f"{self._bridge} has no port {name}", ""
-        if outer is None or not name.startswith(PARENT):
+        if outer is None or not name.startswith(trunks.PARENT):
             if sign := agent_of(rows, self._bridge):
                 return f"the host has {sign}: the driver local cannot be used beside it", ""
             return f"{name} is not on a trunk: run `dfmeta trunk enable {name}`", ""
@@ -202,8 +200,8 @@ class LocalDriver:
             "attached-mac": attachment.mac,
             KEY: attachment.id,
         }
-        checked = {ADDRESS_KEY: str(attachment.ip)}
-        checked |= {INSTANCE_KEY: attachment.instance_id} if attachment.instance_id else {}
+        checked = {vif.ADDRESS_KEY: str(attachment.ip)}
+        checked |= {vif.INSTANCE_KEY: attachment.instance_id} if attachment.instance_id else {}
         return (
             _End(inner, self._bridge, outer, network.local_vlan or None, "", ids | checked),
             _End(outer, trunk, inner, attachment.vid, "access", ids),
@@ -236,11 +234,11 @@ class LocalDriver:
             or {ends[0].peer, ends[1].peer} != {end.name for end in ends}
         ):
             return Found(id=name, parent="", vid=vid)
-        checked = any(ADDRESS_KEY in end.external_ids for end in ends)
+        checked = any(vif.ADDRESS_KEY in end.external_ids for end in ends)
         parents = [
             end.external_ids.get("iface-id", "")
             for end in rows.on(outer[0].bridge)
-            if end.peer.startswith(PARENT)
+            if end.peer.startswith(trunks.PARENT)
         ]
         parent = parents[0] if len(parents) == 1 else ""
         # Without the address, its source is not checked.
@@ -275,13 +273,13 @@ class LocalDriver:
     def _run(self, act: Act[T]) -> T:
         try:
             return self._ovsdb.run(act)
-        except OvsdbError as error:
+        except errors.OvsdbError as error:
             raise _error(f"OVSDB does not do its part: {error.fields['cause']}") from error
 
 
 def names_of(attachment: str) -> tuple[str, str]:
     """Return the names of the ends of an attachment by its id: inner and outer."""
-    return f"{INNER}{attachment}"[:NAME_MAX], f"{OUTER}{attachment}"[:NAME_MAX]
+    return f"{INNER}{attachment}"[: model.NAME_MAX], f"{OUTER}{attachment}"[: model.NAME_MAX]
 
 
 def _id_of(interface: Any) -> str:
@@ -289,8 +287,8 @@ def _id_of(interface: Any) -> str:
     return str(interface.external_ids.get(KEY, ""))
 
 
-def _error(cause: str) -> AttachDriverError:
-    return AttachDriverError(cause=cause)
+def _error(cause: str) -> errors.AttachDriverError:
+    return errors.AttachDriverError(cause=cause)
 
 
 def _without_number(
@@ -338,7 +336,7 @@ def is_ports(ports: Iterable[Interface], mac: str, parent: Parent) -> bool:
     :param mac: in lower case with colons.
     """
     return any(
-        ATTACHMENT_KEY not in port.external_ids
+        model.ATTACHMENT_KEY not in port.external_ids
         and port.external_ids.get("iface-id") != parent.port_id
         and mac in _macs(port)
         for port in ports

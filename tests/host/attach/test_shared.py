@@ -7,8 +7,8 @@ from operator import attrgetter
 
 import pytest
 
-from dfmeta.attach.engine import AttachmentEngine, AttachmentLimits
-from dfmeta.attach.model import Attachment, Network, Parent
+from dfmeta.attach.engine import AttachmentEngine
+from dfmeta.attach.model import Attachment, AttachmentLimits, Network, Parent
 from dfmeta.errors import AttachError
 from dfmeta.store.db.attachments import AttachmentTables
 from dfmeta.store.db.database import Database

@@ -15,10 +15,11 @@ from keystoneauth1.session import Session
 from dfmeta.attach.drivers.networks import Chosen, NeutronNetworks
 from dfmeta.attach.drivers.neutron import NeutronDriver
 from dfmeta.attach.drivers.wired import WiredPorts, is_patch
-from dfmeta.attach.engine import AttachmentEngine, AttachmentLimits
+from dfmeta.attach.engine import AttachmentEngine
 from dfmeta.attach.model import (
     Attachment,
     AttachmentDriver,
+    AttachmentLimits,
     AttachmentRequest,
     AttachmentState,
     Parent,

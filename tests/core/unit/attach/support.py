@@ -10,9 +10,10 @@ import eventlet
 from eventlet.green import threading
 from sqlalchemy import Connection, event
 
-from dfmeta.attach.engine import AttachmentEngine, AttachmentLimits
+from dfmeta.attach.engine import AttachmentEngine
 from dfmeta.attach.model import (
     Attachment,
+    AttachmentLimits,
     AttachmentRequest,
     AttachmentState,
     Found,
