@@ -29,7 +29,7 @@ from tests.host.e2e.support import (
 
 StartBoot = Callable[..., Booting]
 ANOTHER_SECRET = "quite another secret"
-PASSWORD = b"pa55word of the guest \x00\xff"
+PASSWORD = b"pa55word-0f-th1s-guest \x00\xff"
 PASSWORD_PATH = "/openstack/2013-04-04/password"
 TOKEN_PATH = "/latest/api/token"
 TOKEN_HEADER = "X-aws-ec2-metadata-token"
