@@ -204,24 +204,25 @@ class Bell:
         :param seconds: None: however long it takes.
         :return: whether it rang within *seconds*.
         """
-        rung = self._rung
-        if not rung:
-            with contextlib.suppress(TimeoutError):
+        if not self._rung:
+            try:
                 wait_for_io(self._reading, read=True, timeout=seconds, timeout_exc=TimeoutError)
-                rung = True
+            except TimeoutError:
+                return False
         self.clear()
-        return rung
+        return True
 
     def fileno(self) -> int:
         """Return the descriptor that is readable after a ring, for a thread that has no hub."""
         return self._reading
 
     def clear(self) -> None:
-        """Forget the rings so far."""
-        self._rung = False
-        # Read after the reset: a later ring belongs to the next wait.
+        """Forget the rings so far; look for what they announced afterwards."""
+        # Read before the reset: a ring in between would write a byte that is read here, and later
+        # rings would write none.
         with contextlib.suppress(BlockingIOError):
             _os.read(self._reading, 64)
+        self._rung = False
 
 
 def prepare() -> None:

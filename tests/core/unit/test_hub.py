@@ -109,6 +109,23 @@ def test_a_bell_wakes_its_greenthread() -> None:
     assert bell.wait(5.0)
 
 
+def test_a_ring_in_the_midst_of_a_clear_does_not_mute_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bell, read = hub.Bell(), hub._os.read
+
+    def ring_and_read(descriptor: int, size: int) -> bytes:
+        bell.ring()
+        return read(descriptor, size)
+
+    bell.ring()
+    with monkeypatch.context() as another_thread:
+        another_thread.setattr(hub._os, "read", ring_and_read)
+        bell.clear()
+    bell.ring()
+    assert read(bell.fileno(), 1) == b"x"
+
+
 @pytest.fixture
 def collector() -> Iterator[None]:
     """Python's collector and its threads' interval as they were, afterwards.
