@@ -19,10 +19,13 @@ from tests.soak.real import images
 from tools import package
 
 DEFAULTS = dict.fromkeys(("ovsdb_connection", "state_path", "libvirt_xml_path"))
-INSTALL = "apt-get -qq update; apt-get -qq -y --no-install-recommends install apparmor /srv/*.deb"
+INSTALL = """
+apt-get -qq update
+apt-get -qq -y --no-install-recommends install apparmor man-db /srv/*.deb
+"""
 CONFINED = "apparmor_parser --skip-kernel-load --skip-cache /etc/apparmor.d/dfmeta"
 ANALYZE = "systemd-analyze --no-pager"
-LEFT = "find / -xdev -path /srv -prune -o -name '*dfmeta*' -print"
+LEFT = "find / -xdev \\( -path /srv -o -path /var/cache/man \\) -prune -o -name '*dfmeta*' -print"
 WITH_SWITCH = """
 tree=$1; mkdir -p "$tree/run/openvswitch"
 mount --bind "$2" "$tree/run/openvswitch"

@@ -1,4 +1,4 @@
-"""The image, built from local files, should serve guests as its samples start it."""
+"""The image, built from local files, should serve guests beside a switch in a container."""
 
 import re
 import shlex
@@ -65,6 +65,17 @@ touch kolla_copy_cacerts kolla_install_projects kolla_extend_start
 chmod 755 kolla_* sudo
 """
 
+# Open vSwitch of the image's release, as an upgrade starts it with the database of an older one.
+SWITCH_IMAGE = """FROM localhost/debian
+RUN apt-get update && apt-get install -y --no-install-recommends openvswitch-switch
+"""
+SWITCH = """
+cd /run/openvswitch
+ovsdb-tool convert conf.db
+ovsdb-server --detach --pidfile --remote=punix:$PWD/db.sock --unixctl=$PWD/ovsdb-server.ctl conf.db
+exec ovs-vswitchd --pidfile --unixctl=$PWD/ovs-vswitchd.ctl unix:$PWD/db.sock
+"""
+
 
 class Contained(Agent):
     """The daemon in a container: ``podman run`` in the foreground, with mounts of its own."""
@@ -90,6 +101,18 @@ class Contained(Agent):
         """Run a command there, and return its output."""
         # mmdebstrap signals its whole group when it fails.
         return netns.run(self.command("setsid", "--wait", *words), timeout=10 * DEADLINE).stdout
+
+    def contain_switch(self, host: OpenvSwitch) -> None:
+        """Replace both daemons of the host by a container."""
+        build = f"{PODMAN_BUILD} -t localhost/openvswitch -f - . <<END\n{SWITCH_IMAGE}END\n"
+        self.type("sh", "-euc", f"cd {self.folder}/lib; {build}")
+        for daemon in ("ovs-vswitchd", "ovsdb-server"):
+            host.stop(daemon)
+        start = "podman run --detach --name=openvswitch --privileged --network=host"
+        volume = "--volume=/run/openvswitch:/run/openvswitch"
+        words = ["localhost/openvswitch", "sh", "-euc", SWITCH]
+        host.namespace.run(self.command(*start.split(), volume, *words))
+        wait_for(lambda: host.mgmt_socket("br-int").exists(), "the bridge")
 
     def start(self, *, wait: bool = True) -> Self:
         """See :class:`Agent`."""
@@ -133,6 +156,7 @@ def test_samples_serve_beside_ovn(host: OpenvSwitch, make_guest: MakeGuest) -> N
         guest = plug(make_guest, Network(central, "red"), "one", mac="fa:16:3e:00:00:05")
         agent = Contained(host)
         agent.type("sh", "-euc", f"cd {ROOT}; {BUILD.replace('podman build', PODMAN_BUILD)}")
+        agent.contain_switch(host)
         units = ("env", f"QUADLET_UNIT_DIRS={SAMPLES}", "/usr/libexec/podman/quadlet", "-dryrun")
         (start,) = re.findall(
             "^ExecStart=/usr/bin/podman run (.*)", agent.type(*units), re.MULTILINE
