@@ -23,12 +23,10 @@ from collections.abc import Sequence
 from email.utils import formatdate
 from pathlib import Path
 
+from tests.harness.netns import run
+from tests.soak.real import images
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tests.harness.netns import run  # noqa: E402
-from tests.soak.real import images  # noqa: E402
-
 HOME = "/usr/lib/dfmeta"
 """The environment, in the chroot and on hosts."""
 PACKAGES = "ca-certificates debhelper dh-apparmor lintian python3-venv"
