@@ -13,7 +13,7 @@ extensions = ["dfmeta_man", "dfmeta_pipeline", "dfmeta_reference", "sphinx_click
 
 project = "dfmeta"
 author = "dfmeta developers"
-copyright = "dfmeta developers, Apache License 2.0"  # noqa: A001  # Sphinx's name for it
+project_copyright = "dfmeta developers, Apache License 2.0"
 
 html_theme = "furo"
 html_title = "dfmeta"
