@@ -551,8 +551,7 @@ CHECKS: Final[tuple[check.Check, ...]] = (
     ),
     check.Check(
         "next-hops",
-        "A guest next hop is left out: its entry is invalid, or it is an address of the service or "
-        "of the guest.",
+        "A next hop is left out: its entry is invalid, or is the service's or guest's address.",
         needs=("ports",),
         run=lambda of: checks_guests.next_hops(of.ports),
     ),
